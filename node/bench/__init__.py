@@ -1,0 +1,1 @@
+"""Measurements of the real thing: what `outpost bench` runs."""

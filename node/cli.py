@@ -1,0 +1,47 @@
+"""The `outpost` command: one verb a module in `commands/`. Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from node import __version__
+from node.errors import NodeError
+
+VERBS = ("serve", "ask", "models", "doctor", "bench")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; each module in `commands/` adds its verb with `register` and runs it with `run`."""
+    parser = argparse.ArgumentParser(
+        prog="outpost",
+        description="Run a language model on this machine and answer through the OpenAI API.",
+        epilog="Start with: outpost models pull && outpost serve",
+    )
+    parser.add_argument("--version", action="version", version=f"outpost {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in VERBS:
+        importlib.import_module(f"node.commands.{verb}").register(verbs)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has printed its message
+        return int(stop.code or 0)
+    try:
+        return int(args.run(args))
+    except NodeError as error:
+        print(f"outpost: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as in `outpost models list | head -1`
+        sys.stderr.close()
+        return 0

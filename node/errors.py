@@ -1,0 +1,118 @@
+"""Every error this node raises on purpose.
+
+NodeError
+├── InvalidRequest            400  invalid_request_error   the request is wrong; `param` names the field
+│   ├── ContextLengthExceeded 400                          prompt + max_tokens do not fit; both numbers are named
+│   ├── Unsupported           400                          understood, but this node or model cannot honour it
+│   ├── Unauthorized          401  authentication_error
+│   ├── NotFound              404                          no such route
+│   │   └── ModelNotFound     404                          no such model; the ones that exist are named
+│   └── TooLarge              413                          the body is over its limit
+├── Overloaded                429  rate_limit_error        retry after `retry_after` seconds
+├── Unavailable               503  server_error            draining, or no token decoded yet
+├── EngineFailed              500  server_error            the engine broke under a running request
+└── OperatorError             exit 1                       what a person at the terminal has to mend
+    ├── SettingsError         exit 2                       unknown key, wrong type, impossible combination
+    ├── ModelFileError                                     missing, truncated, broken or unsupported weights
+    └── PullError                                          download failed, wrong hash, no space
+
+`code` is OpenAI's machine-readable code; `hint` says what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class NodeError(Exception):
+    """Root of the tree; carries what an HTTP response or a terminal needs."""
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self, message: str, *, param: str | None = None, hint: str | None = None, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.hint = hint
+        self.retry_after = retry_after
+
+
+class InvalidRequest(NodeError):
+    status = 400
+    kind = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+    def __init__(self, prompt_tokens: int, max_tokens: int, context: int) -> None:
+        super().__init__(
+            f"This model's context is {context} tokens, but the prompt is {prompt_tokens} tokens and "
+            f"{max_tokens} were asked for in the answer ({prompt_tokens + max_tokens} in all). "
+            "Shorten the prompt or ask for fewer tokens.",
+            param="messages",
+        )
+
+
+class Unsupported(InvalidRequest):
+    code = "unsupported_value"
+
+
+class Unauthorized(InvalidRequest):
+    status = 401
+    kind = "authentication_error"
+    code = "invalid_api_key"
+
+
+class NotFound(InvalidRequest):
+    status = 404
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class TooLarge(InvalidRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class Overloaded(NodeError):
+    status = 429
+    kind = "rate_limit_error"
+    code = "queue_full"
+    retryable = True
+
+
+class Unavailable(NodeError):
+    status = 503
+    code = "unavailable"
+    retryable = True
+
+
+class EngineFailed(NodeError):
+    code = "engine_failed"
+    retryable = True
+
+
+class OperatorError(NodeError):
+    """For the terminal, never for an HTTP client."""
+
+
+class SettingsError(OperatorError):
+    exit_code = 2
+
+
+class ModelFileError(OperatorError):
+    pass
+
+
+class PullError(OperatorError):
+    pass

@@ -1,0 +1,141 @@
+"""The values that travel through the node, and the two contracts between its rooms.
+
+A request goes down as one `Request`; events come back through a `Sink`: any number of `Token`s, then exactly one
+`Finished`, `Embedded` or `Failed`. A `TokenSource` is anything that can do that: the engine's worker, the queue in
+front of it, later a peer or the cloud; sources wrap each other, so that every stage has one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from node.errors import NodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off."""
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the answer's text must match, in llguidance's terms."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One piece of work for an engine. `logprobs` is how many alternatives to report per token; None is off."""
+
+    id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    kind: Literal["generate", "embed"] = "generate"
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    constraint: Constraint | None = None
+    logprobs: int | None = None
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's natural-log probability under the unmodified model, and the likeliest alternatives, best first."""
+
+    value: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token; `piece` is its bytes, which need not be whole characters."""
+
+    id: int
+    piece: bytes
+    logprob: Logprob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a generation, with what it cost in tokens."""
+
+    reason: Literal["stop", "length", "cancelled"]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The answer to an `embed` request: a unit vector."""
+
+    vector: tuple[float, ...]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The generation broke; what was delivered before stands, and no more follows."""
+
+    error: NodeError
+
+
+Event = Token | Finished | Embedded | Failed
+Sink = Callable[[Event], None]
+
+
+class TokenSource(Protocol):
+    """Something that runs requests. Called on the event loop's thread; sinks are called there too."""
+
+    def submit(self, request: Request, sink: Sink) -> None:
+        """Accept `request` or raise a NodeError at once; `sink` is never called from inside `submit`."""
+
+    def cancel(self, request_id: str) -> None:
+        """Stop it within one step, at any stage; its sink gets `Finished("cancelled")`. Unknown ids are ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a loaded model is. `context` is per request, in tokens; `embedding_size` 0 means it cannot embed."""
+
+    id: str
+    engine: str
+    created: int
+    context: int
+    slots: int
+    vocabulary_size: int
+    embedding_size: int
+    can_chat: bool
+
+
+class Model(Protocol):
+    """What may be asked of the loaded model besides running it; callable from any thread."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of `text` as a whole prompt, with the model's own begin token; `special` parses markers in it."""
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        """The bytes of `ids`, special tokens left out."""
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """Token ids of a conversation in the model's own template; markers inside contents stay plain text."""
+
+    def check(self, constraint: Constraint) -> None:
+        """Compile `constraint` for later use; raises InvalidRequest when this model cannot honour it."""

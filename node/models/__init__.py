@@ -1,0 +1,1 @@
+"""Model files: what exists (catalogue), where it comes from (sources), how it gets here whole (pull)."""

@@ -1,0 +1,1 @@
+"""The HTTP face: OpenAI-compatible API, operations, and the chat page. Sees models only through `generation`."""
