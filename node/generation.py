@@ -1,7 +1,7 @@
 """The values that travel through the node, and the two contracts between its rooms.
 
-A request goes down as one `Request`; events come back through a `Sink`: any number of `Token`s, then exactly one
-`Finished`, `Embedded` or `Failed`. A `TokenSource` is anything that can do that: the engine's worker, the queue in
+A request goes down as one `Request`; events come back through a `Sink`: a `Started` when its prompt is begun, any
+number of `Token`s, then exactly one `Finished`, `Embedded` or `Failed` (which may come without the others). A `TokenSource` is anything that can do that: the engine's worker, the queue in
 front of it, later a peer or the cloud; sources wrap each other, so that every stage has one shape.
 """
 
@@ -53,6 +53,13 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """The request left the queue and holds a slot; `cached_tokens` of its prompt were warm already."""
+
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Logprob:
     """A token's natural-log probability under the unmodified model, and the likeliest alternatives, best first."""
 
@@ -76,7 +83,6 @@ class Finished:
     reason: Literal["stop", "length", "cancelled"]
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,8 @@ class Failed:
     error: NodeError
 
 
-Event = Token | Finished | Embedded | Failed
+End = Finished | Embedded | Failed
+Event = Started | Token | End
 Sink = Callable[[Event], None]
 
 
