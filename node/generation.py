@@ -146,3 +146,28 @@ class Model(Protocol):
 
     def check(self, constraint: Constraint) -> None:
         """Compile `constraint` for later use; raises InvalidRequest when this model cannot honour it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the node is right now. `kv_used` of `kv_total` cache cells hold tokens."""
+
+    running: int
+    waiting: int
+    kv_used: int
+    kv_total: int
+
+
+class Service(Protocol):
+    """What the server serves: the runtime's face. `ready` only after a token was really decoded, and not while draining."""
+
+    model: Model
+    source: TokenSource
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def draining(self) -> bool: ...
+
+    def load(self) -> Load: ...
