@@ -1,4 +1,7 @@
-"""The `outpost` command: one verb a module in `commands/`. Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted."""
+"""The `outpost` command: one verb a module in `commands/`.
+
+Exit codes: 0 done, 1 failed, 2 used wrongly, 130 interrupted.
+"""
 
 from __future__ import annotations
 

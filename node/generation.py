@@ -1,8 +1,9 @@
 """The values that travel through the node, and the two contracts between its rooms.
 
 A request goes down as one `Request`; events come back through a `Sink`: a `Started` when its prompt is begun, any
-number of `Token`s, then exactly one `Finished`, `Embedded` or `Failed` (which may come without the others). A `TokenSource` is anything that can do that: the engine's worker, the queue in
-front of it, later a peer or the cloud; sources wrap each other, so that every stage has one shape.
+number of `Token`s, then exactly one `Finished`, `Embedded` or `Failed` (which may come without the others).
+A `TokenSource` is anything that can do that: the engine's worker, the queue in front of it, later a peer or the
+cloud; sources wrap each other, so that every stage has one shape.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class Load:
 
 
 class Service(Protocol):
-    """What the server serves: the runtime's face. `ready` only after a token was really decoded, and not while draining."""
+    """What the server serves. `ready` only after a token was really decoded, and not while draining."""
 
     model: Model
     source: TokenSource

@@ -1,7 +1,7 @@
 """One frozen tree of settings: defaults < node.toml < OUTPOST_… environment < flags. An unknown key is an error.
 
-Environment names are `OUTPOST_<SECTION>_<KEY>`; a list is written with commas. `OUTPOST_HOME` moves the data directory and
-`OUTPOST_CONFIG` names the file. Every key's meaning stands here as a string after it; README's table is checked
+Environment names are `OUTPOST_<SECTION>_<KEY>`; a list is written with commas. `OUTPOST_HOME` moves the data directory
+and `OUTPOST_CONFIG` names the file. Every key's meaning stands here as a string after it; README's table is checked
 against this file, and `outpost serve --help` prints it.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import os
 import tomllib
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A group of keys; one table of node.toml."""
 
 
-class Server(Section):
+class Server(Section, frozen=True):
     host: str = "127.0.0.1"
     "address to listen on; anything but loopback needs an API key"
     port: int = 8080
@@ -51,12 +52,12 @@ class Server(Section):
     "seconds that running streams get to finish after SIGTERM"
 
 
-class Model(Section):
+class Model(Section, frozen=True):
     name: str = "smollm2-135m-instruct"
     "a name from `outpost models list`, or the path of a GGUF file"
 
 
-class Engine(Section):
+class Engine(Section, frozen=True):
     kind: Literal["llama", "echo"] = "llama"
     "llama (llama.cpp) or echo (deterministic, no weights; for tests and wiring)"
     slots: int = 8
@@ -79,7 +80,7 @@ class Engine(Section):
     "how embeddings are made from token states; auto takes the model's own, or the mean; none turns them off"
 
 
-class SamplingDefaults(Section):
+class SamplingDefaults(Section, frozen=True):
     temperature: float = 0.8
     "used when a request names none; 0 always takes the likeliest token"
     top_p: float = 0.95
@@ -92,17 +93,17 @@ class SamplingDefaults(Section):
     "used when a request names none; 1 is off"
 
 
-class Queue(Section):
+class Queue(Section, frozen=True):
     max_waiting: int = 64
     "requests that may wait for a slot; beyond that clients get 429 with Retry-After"
 
 
-class Log(Section):
+class Log(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     "least severe records written"
 
 
-class Settings(Section):
+class Settings(Section, frozen=True):
     server: Server = Server()
     model: Model = Model()
     engine: Engine = Engine()
@@ -181,8 +182,11 @@ def _meanings(section: type[Section]) -> dict[str, str]:
     """The string after each key of a section's class body."""
     tree = ast.parse(inspect.getsource(section))
     body = tree.body[0].body  # type: ignore[attr-defined]  # the one class that was parsed
-    pairs = zip(body, body[1:], strict=False)
-    return {key.target.id: ast.literal_eval(text.value) for key, text in pairs if isinstance(key, ast.AnnAssign)}
+    return {
+        key.target.id: ast.literal_eval(text.value)
+        for key, text in itertools.pairwise(body)
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(text, ast.Expr)
+    }
 
 
 def _show(value: Any) -> str:
