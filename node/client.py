@@ -124,6 +124,8 @@ class Client:
         **more: Any,
     ) -> AsyncGenerator[TextDelta | Done, None]:
         """Stream the answer to a conversation; `more` goes into the request as it is (model, stop, tools …)."""
+        if more.get("n", 1) != 1:
+            raise InvalidRequest("This client reads one answer per request.", param="n")
         named = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
         body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
         body |= {key: value for key, value in named.items() if value is not None} | more

@@ -273,6 +273,12 @@ async def test_a_lone_surrogate_is_refused_before_it_is_sent() -> None:
             await collect(client, user="\ud83d")
 
 
+async def test_several_answers_at_once_are_not_mixed() -> None:
+    async with Client("http://127.0.0.1:1") as client:
+        with pytest.raises(errors.InvalidRequest, match="one answer"):
+            await collect(client, n=2)
+
+
 async def test_use_outside_the_context_is_a_mistake() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await Client("http://127.0.0.1:1").health()

@@ -1,0 +1,195 @@
+"""`outpost ask`: one question to a running node, the answer streamed to the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import math
+import os
+import select
+import ssl
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from node import settings
+from node.client import Client, Done, tls_of, url_of
+from node.errors import OperatorError
+
+_MAX_STDIN_BYTES = 16 << 20
+_NOTICE_S = 2.0
+# C0 and C1 controls and DEL, except newline and tab: what a model writes must not drive the terminal that shows it.
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which node to ask."""
+
+    url: str
+    api_key: str | None
+    tls: ssl.SSLContext | None
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `ask` to the command line."""
+    parser = verbs.add_parser(
+        "ask",
+        help="ask a running node and stream the answer",
+        description="Ask a running node and stream its answer. Piped input is added below the prompt.",
+        epilog='Examples: outpost ask "What is a mesh network?"   outpost ask Summarise: < report.txt',
+    )
+    parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; words are joined with spaces")
+    parser.add_argument("--url", help="address of the node (default: the one that the settings describe)")
+    parser.add_argument("--api-key", metavar="KEY", help="bearer key (default: server.api_keys, for the own node only)")
+    parser.add_argument("--system", metavar="TEXT", help="instructions that stand before the question")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer, in tokens")
+    parser.add_argument("--temperature", type=_finite, metavar="T", help="0 always takes the likeliest token")
+    parser.add_argument("--seed", type=int, metavar="N", help="repeats the same choices")
+    parser.add_argument("--json", action="store_true", help="print one JSON object when the answer is complete")
+    parser.add_argument("--stats", action="store_true", help="print TTFT and tokens/s on standard error")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and print; 0 done, 1 failed, 2 without a prompt, 130 interrupted."""
+    prompt = _prompt(args.prompt, sys.stdin)
+    if not prompt:
+        print("outpost ask: there is no prompt.\n  Write one after `ask`, or pipe one in.", file=sys.stderr)
+        return 2
+    screen = Screen(sys.stdout, collect=args.json)
+    try:
+        done = asyncio.run(_ask(_target(args.url, args.api_key), _messages(args.system, prompt), args, screen))
+        if args.json:
+            print(json.dumps(_summary(screen.collected, done), ensure_ascii=screen.is_terminal), flush=True)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _discard_output()
+        return 0
+    if args.stats:
+        print(_stats(done), file=sys.stderr)
+    return 0
+
+
+class Screen:
+    """Where an answer appears as it comes; with `collect` it is kept instead."""
+
+    def __init__(self, out: TextIO, *, collect: bool) -> None:
+        self.is_terminal = out.isatty()
+        self._out = out
+        self._pieces: list[str] | None = [] if collect else None
+        self._line_is_open = False
+        if isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows `?` for what it lacks
+
+    @property
+    def collected(self) -> str:
+        """All text so far."""
+        return "".join(self._pieces or ())
+
+    def show(self, text: str) -> None:
+        """Put `text` where the reader sees it, now."""
+        if self._pieces is not None:
+            self._pieces.append(text)
+            return
+        if self.is_terminal:
+            text = text.translate(_CONTROLS)
+        if text:
+            self._line_is_open = not text.endswith("\n")
+            self._out.write(text)
+            self._out.flush()
+
+    def close(self) -> None:
+        """End the last line, so that what follows starts on its own."""
+        if self._line_is_open:
+            self.show("\n")
+
+
+async def _ask(node: Target, messages: list[dict[str, str]], args: argparse.Namespace, screen: Screen) -> Done:
+    wanted = {"max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
+    async with Client(node.url, node.api_key, tls=node.tls) as client:
+        try:
+            async with aclosing(client.chat(messages, **wanted)) as events:
+                async for event in events:
+                    if isinstance(event, Done):
+                        return event
+                    screen.show(event.text)
+        finally:
+            screen.close()
+    raise AssertionError("a stream ends with Done or an error")
+
+
+def _target(url: str | None, api_key: str | None) -> Target:
+    """The node to ask; the settings' key and certificate are for the settings' own address only."""
+    server = settings.load().server
+    own = url_of(server)
+    if url is not None and url.rstrip("/").removesuffix("/v1") != own:
+        return Target(url, api_key, None)
+    if server.port == 0:
+        raise OperatorError("server.port is 0, so the node's port is not known here.", hint="Name it with --url.")
+    return Target(own, api_key or next(iter(server.api_keys), None), tls_of(server))
+
+
+def _messages(system: str | None, prompt: str) -> list[dict[str, str]]:
+    first = [{"role": "system", "content": system}] if system else []
+    return [*first, {"role": "user", "content": prompt}]
+
+
+def _prompt(words: Sequence[str], stdin: TextIO | None) -> str:
+    """The words, then what is piped in, with an empty line between."""
+    piped = "" if stdin is None or stdin.closed or stdin.isatty() else _read(stdin)
+    return "\n\n".join(part for part in (" ".join(words).strip(), piped.strip()) if part)
+
+
+def _read(stdin: TextIO) -> str:
+    if not select.select([stdin], [], [], _NOTICE_S)[0]:  # ssh leaves an open pipe there
+        print("outpost ask: reading standard input until it ends (Ctrl-D) …", file=sys.stderr)
+    data = stdin.buffer.read(_MAX_STDIN_BYTES + 1)
+    if len(data) > _MAX_STDIN_BYTES:
+        raise OperatorError(f"Standard input is larger than a prompt can be ({_MAX_STDIN_BYTES} bytes).")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OperatorError(f"Standard input is not UTF-8 text ({error.reason} at byte {error.start}).") from error
+
+
+def _summary(text: str, done: Done) -> dict[str, Any]:
+    return {
+        "text": text,
+        "finish_reason": done.finish_reason,
+        "model": done.model,
+        "usage": asdict(done.usage) if done.usage else None,
+        "ttft_ms": None if done.ttft_s is None else round(done.ttft_s * 1000, 1),
+        "tokens_per_second": None if done.tokens_per_second is None else round(done.tokens_per_second, 2),
+    }
+
+
+def _stats(done: Done) -> str:
+    parts = []
+    if done.ttft_s is not None:
+        parts.append(f"TTFT {done.ttft_s * 1000:.0f} ms")
+    if done.tokens_per_second is not None:
+        parts.append(f"{done.tokens_per_second:.1f} tokens/s")
+    if usage := done.usage:
+        parts.append(
+            f"{usage.completion_tokens} tokens for a prompt of {usage.prompt_tokens} ({usage.cached_tokens} warm)"
+        )
+    return " · ".join([*parts, f"ended by {done.finish_reason}", f"{done.total_s:.1f} s in all"])
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):  # JSON has no word for it
+        raise ValueError(text)
+    return value
+
+
+def _discard_output() -> None:
+    """Let the interpreter's last flush go nowhere, so that it does not complain about the pipe either."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
