@@ -1,0 +1,53 @@
+"""The contract every engine keeps, and the one place that knows which engines exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from node.generation import Event, Model, Request
+from node.settings import Engine as EngineSettings
+
+
+class EngineLoad(NamedTuple):
+    """Requests that are not ended, cells of the KV cache that hold tokens, and all cells there are."""
+
+    requests: int
+    kv_used: int
+    kv_total: int
+
+
+class Engine(Protocol):
+    """Runs many requests at once, one step at a time. Owned by one thread: only `model` may be used from others."""
+
+    model: Model
+
+    def add(self, request: Request) -> None:
+        """Take a request; needs a free slot, a fresh id and a prompt that fits. It joins at the next step."""
+
+    def cancel(self, request_id: str) -> None:
+        """Free what a request holds, at once; its last event, `Finished("cancelled")`, comes from the next step."""
+
+    def step(self) -> list[tuple[str, Event]]:
+        """Do one bounded piece of work for all requests; gives what happened, by request id, in order."""
+
+    def fail_all(self) -> list[str]:
+        """After `step` raised: forget every request, clear all state, and give the ids of those that were lost."""
+
+    def load(self) -> EngineLoad:
+        """How busy it is; with any request at all, `step` makes progress."""
+
+    def close(self) -> None:
+        """Free the model. Nothing may be called afterwards."""
+
+
+def open_engine(settings: EngineSettings, name: str, weights: Path | None) -> Engine:
+    """Load an engine with its model; slow, and raises ModelFileError. `weights` is not needed by `echo`."""
+    if settings.kind == "echo":
+        from node.engine.echo import EchoEngine
+
+        return EchoEngine(settings, name)
+    from node.engine.llama import LlamaEngine
+
+    assert weights is not None, "the llama engine needs a file"
+    return LlamaEngine(settings, name, weights)

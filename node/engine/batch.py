@@ -1,0 +1,159 @@
+"""What one step decodes: the plan of continuous batching, as a value.
+
+Every sequence has `pending` tokens that are not in the KV cache yet. One that streams its answer has exactly one: the
+token sampled last. One whose prompt is being read has more. So a step is planned by three rules:
+
+1. Every sequence with one pending token gets it, always: an answer that streams is never held up by a prompt.
+2. What is left of the step's token budget goes to prompts, in chunks: a quarter of it to the oldest prompt, so that
+   none starves, the rest to the prompts with the least left to read, so that short ones answer at once.
+3. Cells of the shared KV cache are handed out oldest first. A prompt is begun only when all of it fits. When streams
+   grow into the last cell, the youngest sequence is preempted: it gives its cells back and is read again later.
+
+The budget comes from `StepCost`, which learns what decoding and reading cost on this machine, so that a step stays
+near its target time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence as the planner sees it: `cached` tokens hold cells, `pending` ones need them."""
+
+    slot: int
+    pending: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`tokens` pending tokens of `slot` to decode in this step; `last` when none are pending after it."""
+
+    slot: int
+    tokens: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step. `preempted` slots give their cells back before the chunks run."""
+
+    chunks: tuple[Chunk, ...]
+    preempted: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.tokens for chunk in self.chunks)
+
+
+def plan_step(rows: Sequence[Row], cells: int, budget: int, limit: int) -> Plan:
+    """Plan one step over `rows`, oldest first, in a cache of `cells`.
+
+    `budget` is how many prompt tokens fit the target time, `limit` how many tokens fit one batch. There is always
+    progress: with any row at all, the plan has a chunk. Needs every row to fit the cache alone.
+    """
+    kept, preempted = _make_room(rows, cells)
+    streaming = [row for row in kept if row.pending == 1][:limit]
+    free = cells - sum(row.cached for row in kept) - len(streaming)
+    prompts = _admit([row for row in kept if row.pending > 1], free)
+    chunks = [Chunk(row.slot, 1, True) for row in streaming]
+    chunks += _share(prompts, min(budget, limit - len(streaming), free))
+    if not chunks and kept:
+        # All of the cache is held by prompts that are half read: the youngest gives way, then there is room.
+        youngest = max(i for i, row in enumerate(kept) if row.cached)
+        rest = [row for i, row in enumerate(kept) if i != youngest]
+        again = plan_step(rest, cells, budget, limit)
+        return Plan(again.chunks, (*preempted, kept[youngest].slot, *again.preempted))
+    return Plan(tuple(chunks), tuple(preempted))
+
+
+def _make_room(rows: Sequence[Row], cells: int) -> tuple[list[Row], list[int]]:
+    """Preempt from the young end until every streaming sequence has a cell for its next token."""
+    kept = list(rows)
+    preempted: list[int] = []
+    while sum(row.cached + (row.pending == 1) for row in kept) > cells:
+        youngest = max(i for i, row in enumerate(kept) if row.cached or row.pending == 1)
+        preempted.append(kept.pop(youngest).slot)
+    return kept, preempted
+
+
+def _admit(prompts: list[Row], free: int) -> list[Row]:
+    """The prompts that may be read now: those begun, then, oldest first, those that fit whole beside them."""
+    room = free - sum(row.pending for row in prompts if row.cached)
+    admitted = []
+    blocked = False
+    for row in prompts:
+        if row.cached:
+            admitted.append(row)
+        elif not blocked and row.pending <= room:
+            room -= row.pending
+            admitted.append(row)
+        else:
+            blocked = True  # nobody overtakes the one that waits for cells, or it might wait forever
+    return admitted
+
+
+def _share(prompts: list[Row], budget: int) -> list[Chunk]:
+    """Split `budget` tokens over prompts that are given oldest first."""
+    if not prompts or budget <= 0:
+        return []
+    shares = dict.fromkeys((row.slot for row in prompts), 0)
+    oldest = prompts[0]
+    shares[oldest.slot] = min(oldest.pending, -(-budget // 4))
+    left = budget - shares[oldest.slot]
+    for row in sorted(prompts, key=lambda row: row.pending):
+        extra = min(row.pending - shares[row.slot], left)
+        shares[row.slot] += extra
+        left -= extra
+    return [Chunk(row.slot, n, n == row.pending) for row in prompts if (n := shares[row.slot])]
+
+
+class StepCost:
+    """Learns what a step costs and turns a target time into a budget of prompt tokens.
+
+    Model: seconds = decode(streams) + prompt_tokens · per_token; both parts are moving averages of what was measured.
+    A single slow step (the machine was busy elsewhere) counts at most double, so that it cannot stop reading.
+    """
+
+    SMOOTHING = 0.2
+    LEAST = 8  # prompt tokens a step, however slow the machine: reading must go on
+
+    def __init__(self, per_token: float = 0.002) -> None:
+        self.per_token = per_token
+        self._decode: dict[int, float] = {}
+
+    def decode(self, streams: int) -> float:
+        """Expected seconds of a step that only streams; scaled from the nearest batch size that was measured."""
+        if streams == 0:
+            return 0.0
+        if not self._decode:
+            return streams * self.per_token
+        nearest = min(self._decode, key=lambda n: abs(n - streams))
+        return self._decode[nearest] * max(1.0, streams / nearest)
+
+    def budget(self, streams: int, target: float) -> int:
+        """Prompt tokens that fit `target` seconds beside `streams` streaming sequences.
+
+        Where streaming alone takes more than half of the target, the step may take twice the streaming time: on slow
+        machines prompts would otherwise never be read.
+        """
+        decode = self.decode(streams)
+        room = max(target, 2 * decode) - decode
+        tokens = int(room / self.per_token)
+        # Multiples of eight: matrix kernels work in tiles, and a batch shape that returns is cheaper than a new one.
+        return max(self.LEAST, tokens - tokens % 8)
+
+    def observe(self, streams: int, prompt_tokens: int, seconds: float) -> None:
+        """Learn from a step that took `seconds`."""
+        if prompt_tokens == 0:
+            known = self._decode.get(streams)
+            self._decode[streams] = seconds if known is None else self._blend(known, seconds)
+        elif prompt_tokens >= self.LEAST:
+            spent = max(seconds - self.decode(streams), 1e-6)
+            self.per_token = self._blend(self.per_token, spent / prompt_tokens)
+
+    def _blend(self, known: float, seen: float) -> float:
+        return known + self.SMOOTHING * (min(seen, 2 * known) - known)

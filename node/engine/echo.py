@@ -1,0 +1,137 @@
+"""An engine without a model: it answers with the prompt's own text, word by word. For tests, wiring and load.
+
+It keeps the whole contract: slots, chunked prompts, cancel, limits, stop by end of text, constraints (refused), seeds
+(the answer does not depend on them), logprobs (certain), embeddings (a hash of the text). Its tokens are bytes, so that
+every kind of split character occurs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from node.engine.base import EngineLoad
+from node.errors import Unsupported
+from node.generation import (
+    Constraint,
+    Embedded,
+    Event,
+    Finished,
+    Logprob,
+    Model,
+    ModelInfo,
+    Request,
+    Started,
+    Token,
+)
+from node.settings import Engine as EngineSettings
+
+_CONTEXT = 8192
+_EMBEDDING_SIZE = 16
+
+
+class EchoModel:
+    """Tokens are the bytes of the text, numbered 0 to 255."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self.info = info
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        return bytes(ids)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """The last user message is what will be echoed."""
+        users = [message["content"] or "" for message in messages if message["role"] == "user"]
+        return self.encode(users[-1] if users else " ") or self.encode(" ")
+
+    def check(self, constraint: Constraint) -> None:
+        raise Unsupported("The echo engine cannot constrain its answer.", param="response_format")
+
+
+class EchoEngine:
+    """Echoes each prompt, one byte a step; reads prompts in chunks of `CHUNK` bytes."""
+
+    CHUNK = 512
+
+    def __init__(self, settings: EngineSettings, name: str) -> None:
+        context = settings.context or _CONTEXT
+        info = ModelInfo(name, "echo", 0, context, settings.slots, 256, _EMBEDDING_SIZE, can_chat=True)
+        self.model: Model = EchoModel(info)
+        self._cells = settings.kv_tokens or 2 * context
+        self._requests: dict[str, Request] = {}
+        self._done: dict[str, int] = {}  # prompt bytes read + bytes answered
+        self._cancelled: deque[str] = deque()
+
+    def add(self, request: Request) -> None:
+        self._requests[request.id] = request
+        self._done[request.id] = 0
+
+    def cancel(self, request_id: str) -> None:
+        if request_id in self._requests:
+            self._cancelled.append(request_id)
+
+    def step(self) -> list[tuple[str, Event]]:
+        events: list[tuple[str, Event]] = []
+        while self._cancelled:
+            request_id = self._cancelled.popleft()
+            if request := self._requests.get(request_id):
+                answered = max(0, self._done[request_id] - len(request.prompt))
+                events.append((request_id, Finished("cancelled", len(request.prompt), answered)))
+                self._forget(request_id)
+        for request in list(self._requests.values()):
+            events += [(request.id, event) for event in self._advance(request)]
+        return events
+
+    def fail_all(self) -> list[str]:
+        lost = list(self._requests)
+        self._requests.clear()
+        self._done.clear()
+        self._cancelled.clear()
+        return lost
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(len(self._requests), sum(self._done.values()), self._cells)
+
+    def close(self) -> None:
+        self.fail_all()
+
+    def _forget(self, request_id: str) -> None:
+        del self._requests[request_id], self._done[request_id]
+
+    def _advance(self, request: Request) -> list[Event]:
+        """One chunk of the prompt, or one byte of the answer."""
+        size = len(request.prompt)
+        done = self._done[request.id]
+        events: list[Event] = [Started()] if done == 0 else []
+        if done < size:
+            done = self._done[request.id] = min(size, done + self.CHUNK)
+            if done < size:
+                return events
+        if request.kind == "embed":
+            self._forget(request.id)
+            return [*events, Embedded(_hash_vector(bytes(request.prompt)), size)]
+        answered = done - size
+        token = request.prompt[answered % size]
+        self._done[request.id] += 1
+        logprob = None if request.logprobs is None else Logprob(0.0, ((token, 0.0),) * min(1, request.logprobs))
+        events.append(Token(token, bytes([token]), logprob))
+        at_end = answered + 1 == size and not request.ignore_eos
+        if at_end or answered + 1 == request.max_tokens:
+            self._forget(request.id)
+            events.append(Finished("stop" if at_end else "length", size, answered + 1))
+        return events
+
+
+def _hash_vector(text: bytes) -> tuple[float, ...]:
+    """A unit vector that only equal texts share."""
+    numbers = struct.unpack(f"<{_EMBEDDING_SIZE}H", hashlib.sha256(text).digest())
+    centred = [number - 32767.5 for number in numbers]
+    norm = math.sqrt(sum(number * number for number in centred))
+    return tuple(number / norm for number in centred)

@@ -1,0 +1,124 @@
+"""Structured output: llguidance as a mask over the logits.
+
+A grammar is compiled before its request runs, on the caller's thread, and kept; the worker only copies the compiled
+matcher. Compiling is bounded by llguidance's own fuel, so that a hostile schema is an error and not a stall.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from node.engine.library import llama
+from node.engine.vocabulary import Vocabulary
+from node.errors import InvalidRequest
+from node.generation import Constraint
+
+log = logging.getLogger(__name__)
+
+KEPT = 32  # compiled grammars
+_LIMITS = {
+    "max_items_in_row": 2000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 100_000,
+    "verbose_errors": False,  # they would carry the schema into logs
+}
+
+
+class Guide:
+    """Compiles constraints for one vocabulary; callable from any thread."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._tokenizer: Any = None
+        self._compiled: OrderedDict[Constraint, Any] = OrderedDict()
+
+    def check(self, constraint: Constraint) -> None:
+        """Compile and keep `constraint`; raises InvalidRequest with llguidance's own words."""
+        self._template(constraint)
+
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """A fresh matcher for one request."""
+        return Matcher(self._template(constraint).deep_copy(), self._vocabulary)
+
+    def _template(self, constraint: Constraint) -> Any:
+        with self._lock:
+            known = self._compiled.get(constraint)
+            if known is None:
+                known = self._compiled[constraint] = self._compile(constraint)
+                while len(self._compiled) > KEPT:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(constraint)
+            return known
+
+    def _compile(self, constraint: Constraint) -> Any:
+        if self._tokenizer is None:
+            self._tokenizer = _tokenizer(self._vocabulary)
+        try:
+            matcher = LLMatcher(self._tokenizer, _grammar(constraint), log_level=0, limits=LLParserLimits(**_LIMITS))
+        except ValueError as error:
+            raise InvalidRequest(f"This schema or grammar cannot be used: {error}", param="response_format") from error
+        if matcher.is_error():
+            reason = matcher.get_error()
+            raise InvalidRequest(f"This schema or grammar cannot be used: {reason}", param="response_format")
+        return matcher
+
+
+class Matcher:
+    """Follows one generation through its grammar."""
+
+    def __init__(self, matcher: Any, vocabulary: Vocabulary) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._mask = np.zeros((vocabulary.size + 31) // 32, dtype=np.int32)
+
+    def apply(self, logits: np.ndarray[Any, np.dtype[np.float32]]) -> bool:
+        """Forbid, in place, what the grammar does not allow next; False when it allows nothing."""
+        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        allowed = np.unpackbits(self._mask.view(np.uint8), bitorder="little")[: len(logits)]
+        if self._matcher.is_error() or not allowed.any():
+            return False
+        logits[allowed == 0] = -np.inf
+        return True
+
+    def accept(self, token: int) -> bool:
+        """Take the sampled token; False when the text is complete and nothing may follow."""
+        if not self._matcher.consume_token(token):
+            log.error("the grammar refused a token that its own mask allowed: %s", self._matcher.get_error())
+            return False
+        return not self._matcher.is_stopped()
+
+
+def _grammar(constraint: Constraint) -> str:
+    if constraint.kind == "json_schema":
+        return str(LLMatcher.grammar_from_json_schema(constraint.text))
+    if constraint.kind == "regex":
+        return str(LLMatcher.grammar_from_regex(constraint.text))
+    return str(LLMatcher.grammar_from_lark(constraint.text))
+
+
+def _tokenizer(vocabulary: Vocabulary) -> Any:
+    """llguidance's view of the vocabulary; markers are prefixed with 0xFF so that text can never spell them."""
+    tokens = []
+    for token in range(vocabulary.size):
+        raw = vocabulary.raw(token)
+        tokens.append(b"\xff" + raw if vocabulary.is_control(token) else raw)
+    library = llama()
+    eos = sorted(vocabulary.eog)
+    return LLTokenizer.from_llamacpp(
+        tokens=tokens,
+        vocab_ptr=vocabulary.handle,
+        tokenize_fptr=ctypes.cast(library._lib.llama_tokenize, ctypes.c_void_p).value,
+        eos_token=eos or library.llama_vocab_eos(vocabulary.handle),
+        slices=None,
+    )

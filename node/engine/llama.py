@@ -1,0 +1,267 @@
+"""The llama.cpp engine: continuous batching over one unified KV cache.
+
+A step is: plan (`batch`), decode (`decoder`), sample what got output. A sequence is its tokens, how many of them are in
+the cache, and its sampler; nothing else is state, so that a preempted sequence is simply read again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from node.engine.base import EngineLoad
+from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
+from node.engine.chat import ChatTemplate, no_template
+from node.engine.decoder import BATCH, STATES, CacheFull, Decoder, Floats, Part, closing_on_error
+from node.engine.guide import Guide, Matcher
+from node.engine.sampling import Sampler
+from node.engine.vocabulary import Vocabulary
+from node.errors import EngineFailed
+from node.generation import (
+    Constraint,
+    Embedded,
+    Event,
+    Failed,
+    Finished,
+    Logprob,
+    Model,
+    ModelInfo,
+    Request,
+    Started,
+    Token,
+)
+from node.settings import Engine as EngineSettings
+
+log = logging.getLogger(__name__)
+
+
+class LlamaModel:
+    """The parts of a loaded model that any thread may use."""
+
+    def __init__(self, info: ModelInfo, vocabulary: Vocabulary, template: str | None) -> None:
+        self.info = info
+        self.vocabulary = vocabulary
+        self.guide = Guide(vocabulary)
+        self._template = ChatTemplate(template, vocabulary) if template else None
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        return self.vocabulary.encode(text, special=special, bos=self.vocabulary.adds_bos)
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        return self.vocabulary.decode(ids)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        if self._template is None:
+            raise no_template()
+        return self._template.ids(messages, tools)
+
+    def check(self, constraint: Constraint) -> None:
+        self.guide.check(constraint)
+
+
+class Running:
+    """One request on its way; `tokens[:cached]` are in the KV cache."""
+
+    __slots__ = ("cached", "generated", "length", "matcher", "request", "sampler", "slot", "started", "state", "tokens")
+
+    def __init__(self, request: Request, slot: int, sampler: Sampler | None, matcher: Matcher | None) -> None:
+        self.request = request
+        self.slot = slot
+        self.sampler = sampler
+        self.matcher = matcher
+        self.length = len(request.prompt)
+        self.tokens: npt.NDArray[np.int32] = np.empty(self.length + request.max_tokens, np.int32)
+        self.tokens[: self.length] = request.prompt
+        self.cached = 0
+        self.generated = 0
+        self.started = False
+        self.state: Floats | None = None  # sum of hidden states so far (embeddings)
+
+
+class LlamaEngine:
+    """See `engine.base.Engine`."""
+
+    def __init__(self, settings: EngineSettings, name: str, weights: Path) -> None:
+        self._settings = settings
+        self._decoder = Decoder(settings, weights)
+        with closing_on_error(self._decoder):
+            self._pooling = _pooling(settings.pooling, self._decoder.pooling)
+            info = ModelInfo(
+                id=name,
+                engine="llama",
+                created=int(weights.stat().st_mtime),
+                context=self._decoder.context_size,
+                slots=settings.slots,
+                vocabulary_size=self._decoder.vocabulary.size,
+                embedding_size=0 if self._pooling == "none" else self._decoder.state_size,
+                can_chat=self._decoder.chat_template is not None,
+            )
+            self._llama_model = LlamaModel(info, self._decoder.vocabulary, self._decoder.chat_template)
+        self.model: Model = self._llama_model
+        self._cost = StepCost()
+        self._sequences: dict[str, Running] = {}  # oldest first
+        self._free_slots = list(range(settings.slots))
+        self._events: list[tuple[str, Event]] = []
+
+    def add(self, request: Request) -> None:
+        vocabulary = self._decoder.vocabulary
+        sampler = Sampler(request, vocabulary) if request.kind == "generate" else None
+        matcher = self._llama_model.guide.matcher(request.constraint) if request.constraint else None
+        self._sequences[request.id] = Running(request, self._free_slots.pop(), sampler, matcher)
+
+    def cancel(self, request_id: str) -> None:
+        if sequence := self._sequences.get(request_id):
+            self._end(sequence, Finished("cancelled", len(sequence.request.prompt), sequence.generated))
+
+    def step(self) -> list[tuple[str, Event]]:
+        if self._sequences:
+            plan = self._plan()
+            self._preempt(plan.preempted)
+            self._run(plan)
+        events, self._events = self._events, []
+        return events
+
+    def fail_all(self) -> list[str]:
+        lost = list(self._sequences)
+        for sequence in list(self._sequences.values()):
+            self._release(sequence)
+        self._decoder.forget_all()
+        self._events.clear()
+        return lost
+
+    def load(self) -> EngineLoad:
+        used = sum(sequence.cached for sequence in self._sequences.values())
+        return EngineLoad(len(self._sequences), used, self._decoder.cells)
+
+    def close(self) -> None:
+        for sequence in list(self._sequences.values()):
+            self._release(sequence)
+        self._decoder.close()
+
+    def _plan(self) -> Plan:
+        rows = [Row(s.slot, s.length - s.cached, s.cached) for s in self._sequences.values()]
+        streams = sum(row.pending == 1 for row in rows)
+        target = self._settings.step_ms if streams else self._settings.prefill_step_ms
+        budget = self._cost.budget(streams, target / 1000)
+        limit = BATCH
+        if any(s.request.kind == "embed" for s in self._sequences.values()):
+            budget, limit = min(budget, STATES), len(rows) + STATES
+        return plan_step(rows, self._decoder.cells, budget, limit)
+
+    def _preempt(self, slots: Sequence[int]) -> None:
+        for sequence in self._sequences.values():
+            if sequence.slot in slots:
+                log.info("preempted to make room in the cache", extra={"request_id": sequence.request.id})
+                self._decoder.forget(sequence.slot)
+                sequence.cached = 0
+                sequence.state = None
+
+    def _run(self, plan: Plan) -> None:
+        """Decode the plan; where the cache disagrees with our count of its cells, the youngest gives way."""
+        by_slot = {sequence.slot: sequence for sequence in self._sequences.values()}
+        work = [(chunk, by_slot[chunk.slot]) for chunk in plan.chunks]
+        states = any(sequence.request.kind == "embed" for _, sequence in work)
+        started = time.monotonic()
+        try:
+            self._decoder.decode([_part(chunk, sequence) for chunk, sequence in work], states=states)
+        except CacheFull:
+            self._yield_cells()
+            return
+        streams = sum(sequence.length - sequence.cached == 1 for _, sequence in work)
+        index = -1
+        for chunk, sequence in work:
+            index += chunk.tokens
+            self._advance(chunk, sequence, index)
+        self._cost.observe(streams, plan.tokens - streams, time.monotonic() - started)
+
+    def _yield_cells(self) -> None:
+        holding = [sequence for sequence in self._sequences.values() if sequence.cached]
+        if len(holding) > 1:
+            self._preempt([holding[-1].slot])
+        else:
+            oldest = next(iter(self._sequences.values()))
+            self._end(oldest, Failed(EngineFailed("The KV cache has no room for this request.")))
+
+    def _advance(self, chunk: Chunk, sequence: Running, index: int) -> None:
+        """Account for what was decoded and act on its output, which stands at batch position `index`."""
+        request = sequence.request
+        if not sequence.started:
+            sequence.started = True
+            self._events.append((request.id, Started()))
+        sequence.cached += chunk.tokens
+        if request.kind == "embed":
+            self._embed(chunk, sequence, index)
+        elif chunk.last:
+            self._sample(sequence, index)
+
+    def _sample(self, sequence: Running, index: int) -> None:
+        request, vocabulary = sequence.request, self._decoder.vocabulary
+        logits = self._decoder.logits(index) if sequence.matcher or request.logprobs is not None else None
+        plain = None if logits is None or request.logprobs is None else logits.copy()
+        if sequence.matcher and logits is not None and not sequence.matcher.apply(logits):
+            self._end(sequence, Failed(EngineFailed("No token fits the grammar here.")))
+            return
+        assert sequence.sampler is not None
+        token = sequence.sampler.sample(self._decoder.handle, index)
+        if token in vocabulary.eog:
+            self._end(sequence, Finished("stop", len(request.prompt), sequence.generated))
+            return
+        sequence.tokens[sequence.length] = token
+        sequence.length += 1
+        sequence.generated += 1
+        logprob = None if plain is None else _logprob(plain, token, request.logprobs or 0)
+        self._events.append((request.id, Token(token, vocabulary.piece(token), logprob)))
+        complete = sequence.matcher is not None and not sequence.matcher.accept(token)
+        if complete or sequence.generated == request.max_tokens:
+            end = Finished("stop" if complete else "length", len(request.prompt), sequence.generated)
+            self._end(sequence, end)
+
+    def _embed(self, chunk: Chunk, sequence: Running, index: int) -> None:
+        first = index if self._pooling == "last" else index - chunk.tokens + 1
+        for position in range(first, index + 1):
+            state = self._decoder.state(position)
+            mean = self._pooling == "mean" and sequence.state is not None
+            sequence.state = sequence.state + state if mean and sequence.state is not None else state
+        if chunk.last and sequence.state is not None:
+            norm = float(np.linalg.norm(sequence.state)) or 1.0
+            vector = tuple((sequence.state / norm).tolist())
+            self._end(sequence, Embedded(vector, len(sequence.request.prompt)))
+
+    def _end(self, sequence: Running, event: Event) -> None:
+        self._release(sequence)
+        self._events.append((sequence.request.id, event))
+
+    def _release(self, sequence: Running) -> None:
+        del self._sequences[sequence.request.id]
+        self._decoder.forget(sequence.slot)
+        self._free_slots.append(sequence.slot)
+        if sequence.sampler:
+            sequence.sampler.close()
+
+
+def _part(chunk: Chunk, sequence: Running) -> Part:
+    ids = sequence.tokens[sequence.cached : sequence.cached + chunk.tokens]
+    return Part(sequence.slot, sequence.cached, ids, chunk.last)
+
+
+def _logprob(logits: Floats, token: int, count: int) -> Logprob:
+    """Log-probabilities by a stable log-softmax over the unmodified logits."""
+    peak = float(logits.max())
+    total = peak + float(np.log(np.exp(logits - peak).sum(dtype=np.float64)))
+    best = np.argpartition(logits, -count)[-count:] if count else np.empty(0, np.int64)
+    best = best[np.argsort(-logits[best], kind="stable")]
+    top = tuple((int(other), float(logits[other]) - total) for other in best)
+    return Logprob(float(logits[token]) - total, top)
+
+
+def _pooling(setting: str, own: str) -> str:
+    """The model's own way where it has one and `auto` is set; the mean of all states for plain generators."""
+    if setting != "auto":
+        return setting
+    return "mean" if own == "none" else own

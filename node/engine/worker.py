@@ -1,0 +1,170 @@
+"""The one thread that owns an engine, seen from the event loop as a TokenSource.
+
+Commands go in under a lock; events come out with ONE `call_soon_threadsafe` per step, whatever the batch. While the
+engine decodes, the GIL is free, so the loop serves the last step's tokens during the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from node.engine.base import Engine, EngineLoad
+from node.errors import EngineFailed, NodeError, Unavailable
+from node.generation import Embedded, Event, Failed, Finished, Model, Request, Sink
+
+log = logging.getLogger(__name__)
+
+_FAILURES_IN_A_ROW = 3  # steps that may raise before the engine counts as broken
+
+Command = tuple[str, Request | str]
+
+
+class Worker:
+    """Runs an engine in a thread. `start` loads it; everything else is called on the loop's thread."""
+
+    def __init__(self, open_engine: Callable[[], Engine]) -> None:
+        self._open_engine = open_engine
+        self._wake = threading.Condition()
+        self._commands: list[Command] = []
+        self._stopping = False
+        self._sinks: dict[str, Sink] = {}
+        self._thread: threading.Thread | None = None
+        self._model: Model | None = None
+        self.load = EngineLoad(0, 0, 0)  # as of the last step
+        self.broken = False
+
+    @property
+    def model(self) -> Model:
+        """The loaded model; there is none before `start`."""
+        assert self._model is not None, "the worker was not started"
+        return self._model
+
+    async def start(self) -> None:
+        """Load the engine in its thread; raises what loading raised."""
+        self._loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[Model] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, args=(loaded,), name="engine", daemon=True)
+        self._thread.start()
+        self._model = await loaded
+
+    async def stop(self) -> None:
+        """End the thread after the step it is in; running requests fail as unavailable."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+        self._fail(list(self._sinks), Unavailable("This node is shutting down.", retry_after=5))
+
+    def submit(self, request: Request, sink: Sink) -> None:
+        if self._stopping or self.broken:
+            raise Unavailable("The engine is not running.", retry_after=5)
+        self._sinks[request.id] = sink
+        self._command("add", request)
+
+    def cancel(self, request_id: str) -> None:
+        if request_id in self._sinks:
+            self._command("cancel", request_id)
+
+    def _command(self, verb: str, what: Request | str) -> None:
+        with self._wake:
+            self._commands.append((verb, what))
+            self._wake.notify()
+
+    def _deliver(self, events: list[tuple[str, Event]], load: EngineLoad) -> None:
+        """On the loop's thread: hand a step's events to their sinks."""
+        self.load = load
+        for request_id, event in events:
+            sink = self._sinks.get(request_id)
+            if sink is None:
+                continue
+            if isinstance(event, Finished | Embedded | Failed):
+                del self._sinks[request_id]
+            sink(event)
+
+    def _fail(self, request_ids: list[str], error: NodeError) -> None:
+        self._deliver([(request_id, Failed(error)) for request_id in request_ids], self.load)
+
+    # From here on: the engine's thread.
+
+    def _run(self, loaded: asyncio.Future[Model]) -> None:
+        try:
+            engine = self._open_engine()
+        except BaseException as error:  # noqa: BLE001  # handed to whoever awaits `start`
+            self._post(_set_exception, loaded, error)
+            return
+        self._post(_set_result, loaded, engine.model)
+        try:
+            self._serve(engine)
+        finally:
+            engine.close()
+
+    def _serve(self, engine: Engine) -> None:
+        busy, failures = False, 0
+        while (commands := self._next_commands(busy)) is not None:
+            try:
+                for verb, what in commands:
+                    self._obey(engine, verb, what)
+                events = engine.step()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                log.exception("a step failed")
+                self._recover(engine, commands, error, failures)
+                busy = False
+                continue
+            load = engine.load()
+            busy = load.requests > 0
+            if events:
+                self._post(self._deliver, events, load)
+
+    def _next_commands(self, busy: bool) -> list[Command] | None:
+        """Commands since the last step; waits for one when there is nothing else to do. None means stop."""
+        with self._wake:
+            while not busy and not self._commands and not self._stopping:
+                self._wake.wait()
+            if self._stopping:
+                return None
+            commands, self._commands = self._commands, []
+            return commands
+
+    def _obey(self, engine: Engine, verb: str, what: Request | str) -> None:
+        if isinstance(what, str):
+            engine.cancel(what)
+            return
+        try:
+            engine.add(what)
+        except NodeError as error:  # this request's own fault: the others go on
+            self._post(self._fail, [what.id], error)
+
+    def _recover(self, engine: Engine, commands: list[Command], error: Exception, failures: int) -> None:
+        """Fail everything that was running, start afresh; give up after several failures in a row."""
+        lost = engine.fail_all() + [what.id for _, what in commands if isinstance(what, Request)]
+        failure = error if isinstance(error, NodeError) else EngineFailed("The engine failed; the request was lost.")
+        self._post(self._fail, lost, failure)
+        if failures >= _FAILURES_IN_A_ROW:
+            self._post(self._give_up)
+
+    def _give_up(self) -> None:
+        log.error("the engine failed %d steps in a row and is given up", _FAILURES_IN_A_ROW)
+        self.broken = True
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed: nobody is left to tell
+            log.debug("the event loop is gone")
+
+
+def _set_result(future: asyncio.Future[Model], model: Model) -> None:
+    if not future.done():
+        future.set_result(model)
+
+
+def _set_exception(future: asyncio.Future[Model], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

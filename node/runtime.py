@@ -1,0 +1,163 @@
+"""The only place where the parts are joined, started and stopped.
+
+Start: model file → engine in its thread → gate → server, then one token is really decoded; only after that the node is
+ready. Stop (SIGTERM, SIGINT): refuse new requests, answer "not ready", let what runs finish within the grace period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from node.admission.gate import Gate
+from node.engine.base import open_engine
+from node.engine.worker import Worker
+from node.errors import EngineFailed, SettingsError
+from node.generation import Failed, Load, Model, Request, Sampling, TokenSource
+from node.models import gguf
+from node.models.weights import locate
+from node.server.app import create_app
+from node.settings import Settings
+from node.stream.session import Session
+
+log = logging.getLogger(__name__)
+
+# A thread that wants the GIL asks for it after this long (Python's default is 5 ms, half a decode step).
+_SWITCH_INTERVAL_S = 0.0005
+_MAX_HEADER_BYTES = 16 << 10
+
+
+class Node:
+    """A running node. `start` it, use `url`, `stop` it; it is also the server's `Service`."""
+
+    model: Model
+    source: TokenSource
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights))
+        self._gate: Gate | None = None
+        self._runner: web.AppRunner | None = None
+        self._name, self._weights = _model_file(settings)
+        self._decoded = False
+        self.url = ""
+
+    @property
+    def ready(self) -> bool:
+        return self._decoded and not self.draining and not self._worker.broken
+
+    @property
+    def draining(self) -> bool:
+        return self._gate is not None and self._gate.closed
+
+    def load(self) -> Load:
+        assert self._gate is not None, "the node was not started"
+        engine = self._worker.load
+        return Load(self._gate.running, self._gate.waiting, engine.kv_used, engine.kv_total)
+
+    async def start(self) -> None:
+        """Load the model, open the port, decode a first token; raises OperatorError."""
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        tls = _tls(self._settings)
+        await self._worker.start()
+        self.model = self._worker.model
+        slots = self.model.info.slots
+        self.source = self._gate = Gate(self._worker, slots, self._settings.queue.max_waiting)
+        try:
+            await self._listen(tls)
+            await self._decode_one_token()
+        except BaseException:
+            await self.stop(grace_s=0)
+            raise
+        log.info("ready", extra={"url": self.url, "model": self.model.info.id, "engine": self.model.info.engine})
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Drain within `grace_s` seconds (default: the setting), then close everything."""
+        grace_s = self._settings.server.grace_s if grace_s is None else grace_s
+        if self._gate is not None:
+            self._gate.close()
+            log.info("draining", extra={"running": self._gate.running, "waiting": self._gate.waiting})
+            try:
+                async with asyncio.timeout(grace_s):
+                    await self._gate.drained()
+            except TimeoutError:
+                log.warning("the grace period is over", extra={"running": self._gate.running})
+        await self._worker.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def serve_until_signal(self, on_ready: Callable[[Node], None]) -> None:
+        """Start, run until SIGTERM or SIGINT, stop gracefully; a second signal stops at once."""
+        loop = asyncio.get_running_loop()
+        asked = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked.set)
+        await self.start()
+        on_ready(self)
+        await asked.wait()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, os._exit, 130)
+        await self.stop()
+
+    async def _listen(self, tls: ssl.SSLContext | None) -> None:
+        server = self._settings.server
+        app = create_app(self._settings, self)
+        self._runner = web.AppRunner(
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            max_line_size=_MAX_HEADER_BYTES,
+            max_field_size=_MAX_HEADER_BYTES,
+            shutdown_timeout=1.0,  # streams were drained before; what is left now is cut
+        )
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, server.host, server.port, ssl_context=tls).start()
+        except OSError as error:
+            raise SettingsError(
+                f"Cannot listen on {server.host}:{server.port}: {error.strerror or error}.",
+                hint="Is another node running? Choose a port with --port, or 0 for a free one.",
+            ) from error
+        host, port = self._runner.addresses[0][:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if tls else 'http'}://{shown}:{port}"
+
+    async def _decode_one_token(self) -> None:
+        prompt = tuple(self.model.encode("Hello"))
+        request = Request("warm-up", prompt, 1, sampling=Sampling(temperature=0), ignore_eos=True)
+        session = Session(request, self.source.cancel)
+        self.source.submit(request, session.feed)
+        end = await session.finished()
+        if isinstance(end, Failed) or session.completion_tokens != 1:
+            raise EngineFailed("The engine could not decode a first token.")
+        self._decoded = True
+
+
+def _model_file(settings: Settings) -> tuple[str, Path | None]:
+    """The model's public name and its checked file; the echo engine needs none."""
+    if settings.engine.kind == "echo":
+        return "echo", None
+    weights = locate(settings.model.name)
+    gguf.read(weights)  # a damaged file gets a better word here than llama.cpp has
+    name = settings.model.name
+    return (weights.stem if name.endswith(".gguf") else name), weights
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    server = settings.server
+    if not server.tls_certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(server.tls_certificate, server.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"Cannot use the TLS certificate {server.tls_certificate}: {error}.") from error
+    return context

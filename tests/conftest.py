@@ -1,0 +1,54 @@
+"""What many tests share: the default model's weights, and nodes that really listen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from node.errors import ModelFileError
+from node.models import catalog
+from node.models.pull import pull
+from node.models.weights import locate
+from node.runtime import Node
+from node.settings import Settings, home, load
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="session")
+def weights() -> Path:
+    """The default model's file; fetched once into the data directory, as `outpost models pull` does."""
+    try:
+        return locate(DEFAULT_MODEL)
+    except ModelFileError:
+        return pull(catalog.load().find(DEFAULT_MODEL), home() / "models", lambda *_: None)
+
+
+def settings(**flags: object) -> Settings:
+    """Settings for a test: any free port, quiet; `engine_slots=2` means engine.slots = 2."""
+    named = {key.replace("_", ".", 1): str(value) for key, value in flags.items()}
+    return load(environment={}, flags={"server.port": "0", "log.level": "warning", **named})
+
+
+@pytest.fixture
+async def start_node() -> AsyncIterator[Callable[..., Awaitable[Node]]]:
+    """Start nodes with settings; all are stopped after the test."""
+    nodes: list[Node] = []
+
+    async def start(**flags: object) -> Node:
+        node = Node(settings(**flags))
+        await node.start()
+        nodes.append(node)
+        return node
+
+    yield start
+    await asyncio.gather(*(node.stop(grace_s=0) for node in nodes))
+
+
+@pytest.fixture
+async def echo_node(start_node: Callable[..., Awaitable[Node]]) -> Node:
+    """A running node with the echo engine."""
+    return await start_node(engine_kind="echo")

@@ -1,0 +1,73 @@
+"""Every engine, opened; the conformance suite runs over each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from node.engine.base import Engine, open_engine
+from node.generation import Embedded, End, Event, Failed, Finished, Request, Token
+from node.settings import Engine as EngineSettings
+
+ENGINES = ["echo", pytest.param("llama", marks=pytest.mark.model)]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    kind = request.param
+    weights: Path | None = request.getfixturevalue("weights") if kind == "llama" else None
+    opened = open_engine(EngineSettings(kind=kind, slots=4, context=1024), kind, weights)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(autouse=True)
+def _clean_up(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A failed test must not leave requests behind for the next."""
+    yield
+    for name in ("engine", "llama_engine"):
+        if name in request.fixturenames:
+            request.getfixturevalue(name).fail_all()
+
+
+class Outcome:
+    """What a request came to."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+        self.end: End | None = None
+        self.events: list[Event] = []
+
+    @property
+    def text(self) -> bytes:
+        return b"".join(token.piece for token in self.tokens)
+
+
+def run(
+    engine: Engine, requests: Sequence[Request], after_step: Callable[[int, dict[str, Outcome]], None] | None = None
+) -> dict[str, Outcome]:
+    """Run requests to their ends; `after_step` may look and cancel between steps."""
+    outcomes = {request.id: Outcome() for request in requests}
+    for request in requests:
+        engine.add(request)
+    for step in range(100_000):
+        if not engine.load().requests:
+            break
+        take(engine, outcomes)
+        if after_step:
+            after_step(step, outcomes)
+    take(engine, outcomes)
+    return outcomes
+
+
+def take(engine: Engine, outcomes: dict[str, Outcome]) -> None:
+    for request_id, event in engine.step():
+        outcome = outcomes.setdefault(request_id, Outcome())
+        outcome.events.append(event)
+        if isinstance(event, Token):
+            outcome.tokens.append(event)
+        elif isinstance(event, Finished | Embedded | Failed):
+            assert outcome.end is None, "two ends"
+            outcome.end = event

@@ -1,0 +1,106 @@
+"""The planner: streams first, prompts in chunks, cells oldest first, always progress."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
+
+
+def test_streams_come_before_prompts() -> None:
+    plan = plan_step([Row(0, 3000, 0), Row(1, 1, 50), Row(2, 1, 9)], cells=8192, budget=16, limit=512)
+    assert plan.chunks == (Chunk(1, 1, True), Chunk(2, 1, True), Chunk(0, 16, False))
+
+
+def test_a_short_prompt_passes_a_long_one_but_does_not_stop_it() -> None:
+    plan = plan_step([Row(0, 3000, 500), Row(1, 12, 0)], cells=8192, budget=16, limit=512)
+    assert plan.chunks == (Chunk(0, 4, False), Chunk(1, 12, True))
+
+
+def test_a_prompt_is_begun_only_when_all_of_it_fits() -> None:
+    plan = plan_step([Row(0, 1, 60), Row(1, 50, 0), Row(2, 5, 0)], cells=100, budget=64, limit=512)
+    assert plan.chunks == (Chunk(0, 1, True),), "the older one waits for cells and nobody overtakes it"
+
+
+def test_the_youngest_gives_way_when_streams_need_its_cells() -> None:
+    plan = plan_step([Row(0, 1, 60), Row(1, 1, 40)], cells=100, budget=64, limit=512)
+    assert plan == Plan((Chunk(0, 1, True),), preempted=(1,))
+
+
+def test_half_read_prompts_cannot_block_each_other() -> None:
+    plan = plan_step([Row(0, 40, 50), Row(1, 40, 50)], cells=100, budget=64, limit=512)
+    assert plan == Plan((Chunk(0, 40, True),), preempted=(1,))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]], int, int]:
+    cells = draw(st.integers(8, 200))
+    requests = draw(
+        st.lists(st.tuples(st.integers(1, cells - 1), st.integers(1, 30)), min_size=1, max_size=8).map(
+            lambda items: [(prompt, max(1, min(answer, cells - prompt))) for prompt, answer in items]
+        )
+    )
+    return cells, requests, draw(st.integers(1, 64)), draw(st.integers(8, 64))
+
+
+@given(programs())
+def test_every_request_ends_and_the_cache_is_never_overrun(
+    program: tuple[int, list[tuple[int, int]], int, int],
+) -> None:
+    cells, requests, budget, limit = program
+    rows = [Row(slot, prompt, 0) for slot, (prompt, _) in enumerate(requests)]
+    answers = {slot: answer for slot, (_, answer) in enumerate(requests)}
+    for _ in range(20_000):
+        if not rows:
+            return
+        plan = plan_step(rows, cells, budget, limit)
+        assert plan.chunks, "no progress"
+        assert plan.tokens <= limit
+        by_slot = {row.slot: row for row in rows}
+        for slot in plan.preempted:
+            row = by_slot[slot]
+            by_slot[slot] = Row(slot, row.cached + row.pending, 0)
+        for chunk in plan.chunks:
+            row = by_slot[chunk.slot]
+            assert 0 < chunk.tokens <= row.pending
+            assert chunk.last == (chunk.tokens == row.pending)
+            by_slot[chunk.slot] = replace(row, cached=row.cached + chunk.tokens, pending=row.pending - chunk.tokens)
+            if chunk.last:
+                answers[chunk.slot] -= 1
+                by_slot[chunk.slot] = replace(by_slot[chunk.slot], pending=1)
+        assert sum(row.cached for row in by_slot.values()) <= cells
+        rows = [row for row in by_slot.values() if answers[row.slot] > 0]
+    raise AssertionError("the requests did not end")
+
+
+def test_cost_learns_the_machine() -> None:
+    cost = StepCost()
+    for _ in range(60):
+        cost.observe(4, 0, 0.020)
+        cost.observe(4, 16, 0.020 + 16 * 0.0035)
+    assert abs(cost.decode(4) - 0.020) < 0.001
+    assert abs(cost.per_token - 0.0035) < 0.0003
+    assert cost.budget(4, 0.055) == 8
+    assert 64 <= cost.budget(0, 0.250) <= 72
+
+
+def test_one_slow_step_does_not_stop_reading() -> None:
+    cost = StepCost(per_token=0.001)
+    cost.observe(0, 64, 5.0)
+    assert cost.per_token <= 0.0013
+
+
+def test_a_slow_machine_still_reads_prompts() -> None:
+    cost = StepCost(per_token=0.050)
+    cost.observe(4, 0, 0.400)
+    assert cost.budget(4, 0.055) == StepCost.LEAST
+    assert StepCost(per_token=1.0).budget(0, 0.001) == StepCost.LEAST
+
+
+def test_an_unseen_batch_size_is_scaled_from_the_nearest() -> None:
+    cost = StepCost()
+    cost.observe(4, 0, 0.020)
+    assert cost.decode(8) == 0.040
+    assert cost.decode(2) == 0.020
+    assert cost.decode(0) == 0.0
