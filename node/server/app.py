@@ -1,0 +1,100 @@
+"""The HTTP application: which routes there are, and what every request passes through.
+
+Outermost first: `identify` gives the request its id, `count` counts what is for the model, `map_errors` turns every
+error into something readable, `check_keys` lets in who may come in. The id and the CORS headers are put on by a signal
+right before headers are sent, so that no response, streamed or refused, goes without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+
+from node import log
+from node.generation import Service
+from node.server.answer import ARRIVED, Answerer
+from node.server.boundary import map_errors
+from node.server.catalog import Catalog
+from node.server.chat import Completions
+from node.server.embeddings import Embeddings
+from node.server.guard import check_keys, cors_headers
+from node.server.meter import CLIENT_GONE, Meter
+from node.server.ops import add_health, add_metrics
+from node.server.page import add_page
+from node.server.sse import STREAM
+from node.settings import Settings
+
+_COUNTED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+_ID = web.RequestKey("id", str)
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def create_app(settings: Settings, service: Service) -> web.Application:
+    """The application; run it with `handler_cancellation`, or clients that go away keep their slots."""
+    meter = Meter(service)
+    open_resources: set[web.AbstractResource] = set()
+    app = web.Application(
+        client_max_size=settings.server.max_body_bytes,
+        middlewares=[
+            identify,
+            _count(meter),
+            map_errors,
+            check_keys(settings.server.api_keys, open_resources),
+        ],
+    )
+    add_page(app)
+    add_health(app, service)
+    open_resources.update(app.router.resources())  # what has been added so far asks for no key
+    add_metrics(app, meter)
+    answerer = Answerer(service, meter, settings.server.keepalive_s)
+    Completions(settings, service, answerer, lambda: secrets.randbits(32)).add_to(app)
+    Embeddings(settings, service, meter).add_to(app)
+    Catalog(settings, service).add_to(app)
+    app.on_response_prepare.append(_mark(settings.server.allowed_origins))
+    return app
+
+
+@web.middleware
+async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Take the client's request id if it is sane, or make one; every log line of the request carries it."""
+    sent = request.headers.get("x-request-id", "")
+    request[_ID] = sent if _SANE_ID.fullmatch(sent) else uuid.uuid4().hex
+    request[ARRIVED] = asyncio.get_running_loop().time()
+    token = log.request_id.set(request[_ID])
+    try:
+        return await handler(request)
+    finally:
+        log.request_id.reset(token)
+
+
+def _count(meter: Meter) -> Middleware:
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count what is for the model by how it ended, also where the status line had to be written before."""
+        if request.path not in _COUNTED or request.method != "POST":
+            return await handler(request)
+        status = CLIENT_GONE
+        try:
+            response = await handler(request)
+            stream = request.get(STREAM)
+            status = response.status if stream is None else stream.status
+            return response
+        finally:
+            meter.request(status)
+
+    return count
+
+
+def _mark(allowed_origins: Sequence[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    async def mark(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(cors_headers(request, allowed_origins))
+        response.headers["x-request-id"] = request.get(_ID, "")
+        response.headers[hdrs.SERVER] = "outpost"
+
+    return mark

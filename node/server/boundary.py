@@ -1,0 +1,111 @@
+"""Where bytes become requests and errors become responses: the one place that knows both.
+
+Before the first byte an error is an HTTP status with OpenAI's error JSON; after it, an event in the stream. This is
+also the only broad `except Exception` of the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import aiohttp
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
+from aiohttp.web_protocol import RequestPayloadError
+
+from node.errors import InvalidRequest, NodeError, NotFound, TooLarge
+from node.server import replies
+from node.server.sse import STREAM
+
+LEAST_RETRY_S, MOST_RETRY_S = 1, 120  # above 120 the official clients give up
+
+_log = logging.getLogger(__name__)
+_KEPT_HEADERS = (hdrs.ALLOW,)
+
+
+class MethodNotAllowed(InvalidRequest):
+    """A known route, but not with this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """The whole body; TooLarge beyond `limit` bytes, whether its length was announced or not."""
+    if (request.content_length or 0) > limit:
+        raise _too_large(limit)
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise _too_large(limit) from error
+    except (RequestPayloadError, aiohttp.ClientPayloadError, HttpProcessingError) as error:
+        raise InvalidRequest("The request body could not be read to its end.") from error
+
+
+def json_response(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A response of encoded JSON."""
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json", charset="utf-8")
+
+
+@web.middleware
+async def map_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error as something the client can read."""
+    try:
+        return await handler(request)
+    except NodeError as error:
+        return await _respond(request, error)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        kept = {str(name): error.headers[name] for name in _KEPT_HEADERS if name in error.headers}
+        return await _respond(request, _from_http(error), kept)
+    except ConnectionError:
+        if (stream := request.get(STREAM)) is None:
+            raise
+        _log.debug("reader gone")
+        return stream.response
+    except Exception:  # noqa: BLE001  # the last resort: whatever broke, the client gets an answer
+        _log.exception("request failed", extra={"method": request.method, "path": request.path})
+        return await _respond(request, NodeError("The node failed to handle this request; its log says why."))
+
+
+async def _respond(
+    request: web.Request, error: NodeError, headers: Mapping[str, str] | None = None
+) -> web.StreamResponse:
+    _log.info("error answered", extra={"path": request.path, "status": error.status, "code": error.code})
+    stream = request.get(STREAM)
+    if stream is None:
+        extra = {**(headers or {}), **_retry_header(error)}
+        return json_response(replies.error_body(error), error.status, extra)
+    try:
+        await stream.fail(error)
+    except ConnectionError:
+        _log.debug("reader gone")
+    return stream.response
+
+
+def _retry_header(error: NodeError) -> dict[str, str]:
+    """For refusals that pass: how long to stay away."""
+    if error.status not in (429, 503):
+        return {}
+    return {hdrs.RETRY_AFTER: str(min(max(error.retry_after or LEAST_RETRY_S, LEAST_RETRY_S), MOST_RETRY_S))}
+
+
+def _from_http(error: web.HTTPException) -> NodeError:
+    """aiohttp's own refusals in our terms."""
+    if error.status == 404:
+        return NotFound("There is no such route; the API is under /v1/.")
+    if error.status == 405:
+        return MethodNotAllowed("This route does not take this method.")
+    if error.status == 413:
+        return TooLarge("The request body is too large.")
+    return InvalidRequest(error.reason or "The request is wrong.")
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(
+        f"The request body is larger than this node's limit of {limit} bytes.",
+        hint="Send less, or raise server.max_body_bytes.",
+    )

@@ -1,0 +1,101 @@
+"""POST /v1/embeddings: several inputs in one request, as many at a time as the node has slots."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+import uuid
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from node.errors import NodeError, Overloaded, Unavailable
+from node.generation import Embedded, Failed, Model, Request, Service
+from node.server import openai, replies
+from node.server.boundary import json_response, read_body
+from node.server.chat import exceeded
+from node.server.meter import Meter
+from node.settings import Settings
+from node.stream.session import Session
+
+
+class Embeddings:
+    """The handler and what it needs."""
+
+    def __init__(self, settings: Settings, service: Service, meter: Meter) -> None:
+        self._limit = settings.server.max_body_bytes
+        self._service = service
+        self._meter = meter
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the route."""
+        app.router.add_post("/v1/embeddings", self._handle)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await read_body(request, self._limit)
+        call, prompts = await asyncio.to_thread(_plan, body, self._service.model)
+        embedded = await self._embed_all(prompts)
+        read = sum(one.prompt_tokens for one in embedded)
+        self._meter.tokens("prompt", read)
+        return json_response(_body(embedded, call.base64, self._service.model.info.id, read))
+
+    async def _embed_all(self, prompts: Sequence[tuple[int, ...]]) -> list[Embedded]:
+        """In order; nothing is left running when one fails or the client goes away."""
+        sessions: list[Session] = []
+        done: list[Embedded] = []
+        serial, slots = uuid.uuid4().hex, self._service.model.info.slots
+        try:
+            while len(done) < len(prompts):
+                while len(sessions) < len(prompts) and len(sessions) - len(done) < slots:
+                    index = len(sessions)
+                    request = Request(f"embd-{serial}-{index}", prompts[index], 0, kind="embed")
+                    if not self._submit(request, sessions, waits=len(done) < len(sessions)):
+                        break
+                done.append(await _vector(sessions[len(done)]))
+            return done
+        finally:
+            for session in sessions:
+                session.cancel()
+
+    def _submit(self, request: Request, sessions: list[Session], *, waits: bool) -> bool:
+        """Whether the request was taken; a full queue is no error while others of ours run and will free a place."""
+        session = Session(request, self._service.source.cancel)
+        try:
+            self._service.source.submit(request, session.feed)
+        except Overloaded:
+            if not waits:
+                raise
+            return False
+        sessions.append(session)
+        return True
+
+
+def _plan(body: bytes, model: Model) -> tuple[openai.EmbeddingCall, list[tuple[int, ...]]]:
+    call = openai.parse_embedding(body, model.info)
+    prompts = [tuple(model.encode(item)) if isinstance(item, str) else item for item in call.inputs]
+    if (longest := max(map(len, prompts))) > model.info.context:
+        raise exceeded(longest, 0, model.info.context, "input")
+    return call, prompts
+
+
+async def _vector(session: Session) -> Embedded:
+    end = await session.finished()
+    if isinstance(end, Embedded):
+        return end
+    error: NodeError = end.error if isinstance(end, Failed) else Unavailable("The node is stopping.")
+    raise error
+
+
+def _body(embedded: Sequence[Embedded], as_base64: bool, model: str, prompt_tokens: int) -> bytes:
+    data = [
+        {"object": "embedding", "index": index, "embedding": _base64(one) if as_base64 else one.vector}
+        for index, one in enumerate(embedded)
+    ]
+    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
+    return replies.encode({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+def _base64(embedded: Embedded) -> str:
+    """Little-endian float32, as the official clients unpack it."""
+    return base64.b64encode(struct.pack(f"<{len(embedded.vector)}f", *embedded.vector)).decode()

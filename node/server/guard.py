@@ -1,0 +1,69 @@
+"""Who may call: API keys, and the origins that browsers may call from (CORS).
+
+Routes are closed unless they are marked open, so that a route added later asks for the key by itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Collection, Sequence
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+
+from node.errors import Unauthorized
+
+_ALLOWED_HEADERS = "authorization, content-type"
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?: ?, ?[A-Za-z0-9-]+){0,63}")
+_EXPOSED_HEADERS = "x-request-id, retry-after"
+_PREFLIGHT_S = "600"
+
+
+def check_keys(keys: Sequence[str], open_resources: Collection[web.AbstractResource]) -> Middleware:
+    """A middleware that lets only holders of a key through to what is not open; no keys, no check."""
+    accepted = tuple(key.encode() for key in keys)
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method == hdrs.METH_OPTIONS:
+            return web.Response(status=204, headers=_preflight(request))
+        resource = request.match_info.route.resource
+        if accepted and resource not in open_resources and not _holds_key(request, accepted):
+            raise Unauthorized("This node asks for an API key, and none or a wrong one was sent.", hint=_HINT)
+        return await handler(request)
+
+    return check
+
+
+_HINT = "Send it as `Authorization: Bearer KEY`."
+
+
+def cors_headers(request: web.Request, allowed: Sequence[str]) -> dict[str, str]:
+    """The headers that let a browser read this response."""
+    exposed: dict[str, str] = {hdrs.ACCESS_CONTROL_EXPOSE_HEADERS: _EXPOSED_HEADERS}
+    if "*" in allowed:
+        return {hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*", **exposed}
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and origin in allowed:
+        return {hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: origin, hdrs.VARY: hdrs.ORIGIN, **exposed}
+    return {hdrs.VARY: hdrs.ORIGIN}
+
+
+def _holds_key(request: web.Request, accepted: Sequence[bytes]) -> bool:
+    """Compares with every key, always, so that time tells nothing about which one was close."""
+    scheme, _, key = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    sent = key.strip().encode("utf-8", "surrogateescape")
+    matches = [hmac.compare_digest(sent, good) for good in accepted]
+    return scheme.lower() == "bearer" and any(matches)
+
+
+def _preflight(request: web.Request) -> dict[str, str]:
+    """Any header a client asks for is fine: they carry no rights of their own."""
+    asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "").strip()
+    more = f", {asked}" if _HEADER_NAMES.fullmatch(asked) else ""
+    return {
+        hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, HEAD, POST, OPTIONS",
+        hdrs.ACCESS_CONTROL_ALLOW_HEADERS: _ALLOWED_HEADERS + more,
+        hdrs.ACCESS_CONTROL_MAX_AGE: _PREFLIGHT_S,
+    }

@@ -1,0 +1,264 @@
+"""Values as OpenAI's response bodies and stream chunks. Pure: text and numbers in, bytes out.
+
+All that a stream's chunks share is encoded once, so that one token costs one string's encoding and a concatenation.
+A reply object serves one request, either piece by piece (`opening`, `piece`…, `closing`) or `whole`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from node.errors import NodeError
+from node.generation import Finished, Logprob, ModelInfo, Token
+from node.server.calls import ArgumentsDelta, CallStart, ContentDelta, Delta, ToolCallParser
+from node.stream.session import Piece
+
+DONE = b"data: [DONE]\n\n"
+_LEAST_LOGPROB = -9999.0  # what OpenAI writes for minus infinity, which JSON has not
+
+encode = msgspec.json.encode
+
+
+class Reply(Protocol):
+    """One request's answer in the making."""
+
+    def opening(self) -> bytes:
+        """The events before the first token."""
+
+    def piece(self, piece: Piece) -> bytes:
+        """The events for a piece; may be empty."""
+
+    def closing(self, end: Finished, cached_tokens: int) -> bytes:
+        """The events after the last token, `[DONE]` included."""
+
+    def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
+        """The body of a response that is not streamed."""
+
+
+class _Reply:
+    """What chat and text replies share: the constant parts of a chunk."""
+
+    chunk_kind: str
+    whole_kind: str
+
+    def __init__(
+        self,
+        id: str,
+        created: int,
+        model: str,
+        *,
+        include_usage: bool = False,
+        token_bytes: Callable[[int], bytes] | None = None,
+    ) -> None:
+        """`token_bytes` gives a token id's bytes; None means that no logprobs were asked for."""
+        self._base = {"id": id, "created": created, "model": model}
+        self._include_usage = include_usage
+        self._token_bytes = token_bytes
+        self._head = b"data: " + encode({**self._base, "object": self.chunk_kind})[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+
+    def _ending(self, end: Finished, cached_tokens: int) -> bytes:
+        if not self._include_usage:
+            return DONE
+        return self._head + b'],"usage":' + encode(usage(end, cached_tokens)) + b"}\n\n" + DONE
+
+    def _body(self, choice: dict[str, Any], end: Finished, cached_tokens: int) -> bytes:
+        return encode(
+            {**self._base, "object": self.whole_kind, "choices": [choice], "usage": usage(end, cached_tokens)}
+        )
+
+
+class ChatReply(_Reply):
+    """A chat's answer; with a parser, tool calls are taken out of its text."""
+
+    chunk_kind = "chat.completion.chunk"
+    whole_kind = "chat.completion"
+
+    def __init__(
+        self,
+        id: str,
+        created: int,
+        model: str,
+        *,
+        include_usage: bool = False,
+        token_bytes: Callable[[int], bytes] | None = None,
+        parser: ToolCallParser | None = None,
+    ) -> None:
+        super().__init__(id, created, model, include_usage=include_usage, token_bytes=token_bytes)
+        self._parser = parser
+        self._content_head = self._head + b'{"index":0,"delta":{"content":'
+        self._content_tail = b'},"logprobs":null,"finish_reason":null}' + self._tail
+
+    def opening(self) -> bytes:
+        """The role, once and at once."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def piece(self, piece: Piece) -> bytes:
+        """Content and calls as far as they are decided."""
+        if self._token_bytes is not None and piece.tokens:
+            return self._piece_with_logprobs(piece, self._token_bytes)
+        if self._parser is None:
+            return self._content_head + encode(piece.text) + self._content_tail if piece.text else b""
+        return b"".join(self._chunk(_delta(delta)) for delta in self._parser.push(piece.text))
+
+    def closing(self, end: Finished, cached_tokens: int) -> bytes:
+        """What was held back, the finish reason, the usage if asked for, and `[DONE]`."""
+        rest = self._parser.finish() if self._parser else []
+        held = b"".join(self._chunk(_delta(delta)) for delta in rest)
+        return held + self._chunk({}, finish=self._reason(end)) + self._ending(end, cached_tokens)
+
+    def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
+        """A chat.completion; `content` is null where there are only calls."""
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self._parser is not None:
+            deltas = [*self._parser.push(text), *self._parser.finish()]
+            content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
+            if calls := _calls(deltas):
+                message |= {"content": content or None, "tool_calls": calls}
+        logprobs = None if self._token_bytes is None else _chat_logprobs(tokens, self._token_bytes)
+        choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": self._reason(end)}
+        return self._body(choice, end, cached_tokens)
+
+    def _piece_with_logprobs(self, piece: Piece, token_bytes: Callable[[int], bytes]) -> bytes:
+        """The logprobs ride on the piece's first chunk, which may be otherwise empty."""
+        logprobs = _chat_logprobs(piece.tokens, token_bytes)
+        deltas = [ContentDelta(piece.text)] if self._parser is None else self._parser.push(piece.text)
+        first, *others = [_delta(delta) for delta in deltas] or [{"content": ""}]
+        return self._chunk(first, logprobs) + b"".join(map(self._chunk, others))
+
+    def _reason(self, end: Finished) -> str:
+        called = self._parser is not None and self._parser.complete > 0
+        return "tool_calls" if called and end.reason == "stop" else end.reason
+
+    def _chunk(self, delta: dict[str, Any], logprobs: Any = None, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return self._head + encode(choice) + self._tail
+
+
+class TextReply(_Reply):
+    """A text completion's answer."""
+
+    chunk_kind = "text_completion"
+    whole_kind = "text_completion"
+
+    def __init__(
+        self,
+        id: str,
+        created: int,
+        model: str,
+        *,
+        include_usage: bool = False,
+        token_bytes: Callable[[int], bytes] | None = None,
+    ) -> None:
+        super().__init__(id, created, model, include_usage=include_usage, token_bytes=token_bytes)
+        self._offset = 0
+
+    def opening(self) -> bytes:
+        """Nothing: a text completion has no role to announce."""
+        return b""
+
+    def piece(self, piece: Piece) -> bytes:
+        """One chunk with the text, unless there is nothing to say."""
+        logprobs = self._logprobs(piece.tokens)
+        return self._chunk(piece.text, logprobs) if piece.text or logprobs else b""
+
+    def closing(self, end: Finished, cached_tokens: int) -> bytes:
+        """The finish reason, the usage if asked for, and `[DONE]`."""
+        return self._chunk("", None, end.reason) + self._ending(end, cached_tokens)
+
+    def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
+        """A text_completion."""
+        choice = {"index": 0, "text": text, "logprobs": self._logprobs(tokens), "finish_reason": end.reason}
+        return self._body(choice, end, cached_tokens)
+
+    def _chunk(self, text: str, logprobs: Any, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+        return self._head + encode(choice) + self._tail
+
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        """The legacy form: parallel lists; offsets count characters of the answer."""
+        if self._token_bytes is None or not tokens:
+            return None
+        texts = [_text(token.piece) for token in tokens]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offset)
+            self._offset += len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [_finite(_logprob(token).value) for token in tokens],
+            "top_logprobs": [
+                {_text(self._token_bytes(id)): _finite(value) for id, value in _logprob(token).top} for token in tokens
+            ],
+            "text_offset": offsets,
+        }
+
+
+def usage(end: Finished, cached_tokens: int) -> dict[str, Any]:
+    """What an answer cost, in tokens."""
+    return {
+        "prompt_tokens": end.prompt_tokens,
+        "completion_tokens": end.completion_tokens,
+        "total_tokens": end.prompt_tokens + end.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+def error_body(error: NodeError) -> bytes:
+    """OpenAI's error JSON; the hint, where there is one, closes the message."""
+    message = f"{error.message} {error.hint}" if error.hint else error.message
+    return encode({"error": {"message": message, "type": error.kind, "param": error.param, "code": error.code}})
+
+
+def model_entry(info: ModelInfo) -> dict[str, Any]:
+    """One model as the models list shows it."""
+    return {"id": info.id, "object": "model", "created": info.created, "owned_by": "outpost"}
+
+
+def _delta(delta: Delta) -> dict[str, Any]:
+    if isinstance(delta, ContentDelta):
+        return {"content": delta.text}
+    if isinstance(delta, CallStart):
+        function = {"name": delta.name, "arguments": ""}
+        return {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": function}]}
+    return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
+
+
+def _calls(deltas: Iterable[Delta]) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = []
+    for delta in deltas:
+        if isinstance(delta, CallStart):
+            calls.append({"id": delta.id, "type": "function", "function": {"name": delta.name, "arguments": ""}})
+        elif isinstance(delta, ArgumentsDelta):
+            calls[delta.index]["function"]["arguments"] += delta.text
+    return calls
+
+
+def _chat_logprobs(tokens: Sequence[Token], token_bytes: Callable[[int], bytes]) -> dict[str, Any]:
+    content = [
+        {
+            **_entry(token.piece, _logprob(token).value),
+            "top_logprobs": [_entry(token_bytes(id), value) for id, value in _logprob(token).top],
+        }
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _entry(piece: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": _text(piece), "logprob": _finite(logprob), "bytes": list(piece)}
+
+
+def _logprob(token: Token) -> Logprob:
+    return token.logprob or Logprob(_LEAST_LOGPROB)
+
+
+def _finite(value: float) -> float:
+    return max(value, _LEAST_LOGPROB)
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
