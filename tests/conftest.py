@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +13,8 @@ from node.errors import ModelFileError
 from node.models import catalog
 from node.models.pull import pull
 from node.models.weights import locate
-from node.runtime import Node
+if TYPE_CHECKING:
+    from node.runtime import Node
 from node.settings import Settings, home, load
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -36,6 +38,8 @@ def settings(**flags: object) -> Settings:
 @pytest.fixture
 async def start_node() -> AsyncIterator[Callable[..., Awaitable[Node]]]:
     """Start nodes with settings; all are stopped after the test."""
+    from node.runtime import Node
+
     nodes: list[Node] = []
 
     async def start(**flags: object) -> Node:

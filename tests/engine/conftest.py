@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.engine.base import Engine, open_engine
+from node.engine.llama import LlamaEngine
 from node.generation import Embedded, End, Event, Failed, Finished, Request, Token
 from node.settings import Engine as EngineSettings
 
@@ -19,6 +20,14 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     kind = request.param
     weights: Path | None = request.getfixturevalue("weights") if kind == "llama" else None
     opened = open_engine(EngineSettings(kind=kind, slots=4, context=1024), kind, weights)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def llama_engine(weights: Path) -> Iterator[LlamaEngine]:
+    """The real engine with the default model and a cache that only two long requests fill."""
+    opened = LlamaEngine(EngineSettings(slots=4, context=512, kv_tokens=512), "llama", weights)
     yield opened
     opened.close()
 

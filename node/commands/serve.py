@@ -1,0 +1,80 @@
+"""`outpost serve`: run a node in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from node import settings as settings_module
+from node.errors import SettingsError
+from node.runtime import Node
+
+_SHORT = {
+    "host": ("server.host", "ADDRESS", "address to listen on"),
+    "port": ("server.port", "N", "TCP port; 0 picks a free one"),
+    "model": ("model.name", "NAME", "a name from `outpost models list`, or the path of a GGUF file"),
+    "engine": ("engine.kind", "KIND", "llama or echo"),
+    "slots": ("engine.slots", "N", "requests that run at the same time"),
+    "threads": ("engine.threads", "N", "CPU threads; 0 takes the cores this process may use"),
+}
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `serve` with its flags; the epilogue lists every setting."""
+    parser = verbs.add_parser(
+        "serve",
+        help="run a node: the model, the OpenAI API and the chat page",
+        description="Run a node until SIGTERM or Ctrl-C; running answers are finished first.",
+        epilog=_all_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_settings_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def add_settings_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags by which a command line changes settings."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: ./node.toml if it exists)")
+    for flag, (_, metavar, text) in _SHORT.items():
+        parser.add_argument(f"--{flag}", metavar=metavar, help=text)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, e.g. --set queue.max_waiting=16"
+    )
+
+
+def load_settings(args: argparse.Namespace) -> settings_module.Settings:
+    """Settings from all layers, with the flags of `add_settings_flags` on top."""
+    flags = {key: str(value) for flag, (key, *_) in _SHORT.items() if (value := getattr(args, flag)) is not None}
+    for pair in args.set:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise SettingsError(f"--set takes KEY=VALUE, not `{pair}`.")
+        flags[key] = value
+    return settings_module.load(args.config, flags=flags)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    from node import log
+
+    settings = load_settings(args)
+    log.configure(settings.log.level)
+    asyncio.run(Node(settings).serve_until_signal(_announce))
+    return 0
+
+
+def _announce(node: Node) -> None:
+    print(f"\n  {node.model.info.id} answers at {node.url}\n", file=sys.stderr)
+    print(f"  page   {node.url}/", file=sys.stderr)
+    body = f'{{"model": "{node.model.info.id}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    print(f"  curl   curl -N {node.url}/v1/chat/completions -H 'content-type: application/json' \\", file=sys.stderr)
+    print(f"           -d '{body}'", file=sys.stderr)
+    print("  stop   Ctrl-C\n", file=sys.stderr, flush=True)
+
+
+def _all_settings() -> str:
+    lines = ["settings, for node.toml, --set or OUTPOST_SECTION_KEY (default in brackets):", ""]
+    lines += [f"  {key:<26} {text} [{default}]" for key, default, text in settings_module.describe()]
+    return "\n".join(lines)

@@ -1,0 +1,154 @@
+"""What only the llama.cpp engine does: shared cells, preemption, constraints, markers, end of text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from node.engine.decoder import CacheFull
+from node.engine.llama import LlamaEngine
+from node.generation import Constraint, Failed, Finished, Request, Sampling
+from tests.engine.conftest import Outcome, run, take
+
+pytestmark = pytest.mark.model
+GREEDY = Sampling(temperature=0)
+
+
+def ask(engine: LlamaEngine, text: str, id: str = "r", max_tokens: int = 12, **extra: object) -> Request:
+    prompt = tuple(engine.model.chat([{"role": "user", "content": text}]))
+    return Request(id, prompt, max_tokens, **{"sampling": GREEDY, **extra})  # type: ignore[arg-type]
+
+
+def test_a_full_cache_preempts_the_youngest_and_loses_nothing(llama_engine: LlamaEngine) -> None:
+    requests = [ask(llama_engine, f"Story {n}", id=str(n), max_tokens=220, ignore_eos=True) for n in range(3)]
+    preempted = []
+
+    def watch(step: int, outcomes: dict[str, Outcome]) -> None:
+        assert llama_engine.load().kv_used <= llama_engine.load().kv_total
+        preempted.extend(s.request.id for s in llama_engine._sequences.values() if s.generated and not s.cached)
+
+    outcomes = run(llama_engine, requests, watch)
+    assert preempted, "3 x 250 tokens do not fit 512 cells"
+    assert "0" not in preempted, "the oldest is never sent back"
+    for request in requests:
+        outcome = outcomes[request.id]
+        assert outcome.end == Finished("length", len(request.prompt), 220)
+        assert len(outcome.tokens) == 220
+
+
+def test_a_preempted_answer_goes_on_where_it_was(llama_engine: LlamaEngine) -> None:
+    request = ask(llama_engine, "List three colors.", max_tokens=24, ignore_eos=True)
+    undisturbed = run(llama_engine, [request])["r"].text
+
+    def disturb(step: int, outcomes: dict[str, Outcome]) -> None:
+        if len(outcomes["r"].tokens) in (5, 11):
+            llama_engine._preempt([llama_engine._sequences["r"].slot])
+
+    assert run(llama_engine, [request], disturb)["r"].text == undisturbed
+
+
+def test_when_the_library_finds_no_cells_the_youngest_gives_way(
+    llama_engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, refusals = llama_engine._decoder.decode, iter([False, False, False, True])
+
+    def sometimes_full(*args: object, **kwargs: object) -> None:
+        if next(refusals, False):
+            raise CacheFull
+        decode(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(llama_engine._decoder, "decode", sometimes_full)
+    outcomes = run(llama_engine, [ask(llama_engine, "Hi", id=id, max_tokens=8, ignore_eos=True) for id in "ab"])
+    assert all(len(outcome.tokens) == 8 for outcome in outcomes.values())
+
+
+def test_a_request_that_never_fits_fails_alone(llama_engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise CacheFull
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama_engine._decoder, "decode", full)
+        end = run(llama_engine, [ask(llama_engine, "Hi")])["r"].end
+    assert isinstance(end, Failed)
+    assert run(llama_engine, [ask(llama_engine, "Hi", max_tokens=2)])["r"].tokens
+
+
+def test_end_of_text_stops_and_is_not_shown(llama_engine: LlamaEngine) -> None:
+    outcome = run(llama_engine, [ask(llama_engine, "Tell me about the moon in one sentence.", max_tokens=100)])["r"]
+    assert outcome.end == Finished(
+        "stop", len(ask(llama_engine, "Tell me about the moon in one sentence.").prompt), 29
+    ) or (isinstance(outcome.end, Finished) and outcome.end.reason == "stop")
+    assert outcome.text.endswith(b".")
+
+
+def test_a_schema_is_kept_to_the_last_brace(llama_engine: LlamaEngine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 12}, "size": {"enum": ["small", "large"]}},
+        "required": ["city", "size"],
+        "additionalProperties": False,
+    }
+    constraint = Constraint("json_schema", json.dumps(schema))
+    llama_engine.model.check(constraint)
+    hot = Sampling(temperature=1.5, seed=3)
+    outcome = run(llama_engine, [ask(llama_engine, "A city?", max_tokens=80, constraint=constraint, sampling=hot)])["r"]
+    answer = json.loads(outcome.text)
+    assert answer["size"] in ("small", "large")
+    assert len(answer["city"]) <= 12
+    assert isinstance(outcome.end, Finished)
+    assert outcome.end.reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        (Constraint("regex", "[0-9]{3}-[a-c]{2}"), r"^\d{3}-[a-c]{2}$"),
+        (Constraint("lark", 'start: "yes" | "no"'), "^(yes|no)$"),
+    ],
+)
+def test_regex_and_grammar(llama_engine: LlamaEngine, constraint: Constraint, expected: str) -> None:
+    llama_engine.model.check(constraint)
+    text = run(llama_engine, [ask(llama_engine, "Go", constraint=constraint, max_tokens=20)])["r"].text.decode()
+    assert __import__("re").match(expected, text), text
+
+
+def test_a_constrained_and_a_free_answer_share_a_batch(llama_engine: LlamaEngine) -> None:
+    free = ask(llama_engine, "List three colors.", id="free", max_tokens=10)
+    constraint = Constraint("regex", "[x]{8}")
+    llama_engine.model.check(constraint)
+    bound = ask(llama_engine, "Go", id="bound", constraint=constraint, max_tokens=20)
+    both = run(llama_engine, [free, bound])
+    assert both["bound"].text == b"xxxxxxxx"
+    assert both["free"].text[:8] == run(llama_engine, [free])["free"].text[:8]
+
+
+def test_a_long_prompt_is_read_in_chunks_while_another_streams(llama_engine: LlamaEngine) -> None:
+    stream = ask(llama_engine, "Story", id="stream", max_tokens=60, ignore_eos=True)
+    llama_engine.add(stream)
+    outcomes = {"stream": Outcome(), "long": Outcome()}
+    while len(outcomes["stream"].tokens) < 3:
+        take(llama_engine, outcomes)
+    llama_engine.add(Request("long", tuple(llama_engine.model.encode("word " * 300))[:300], 2, sampling=GREEDY))
+    before = len(outcomes["stream"].tokens)
+    while not outcomes["long"].tokens:
+        count = len(outcomes["stream"].tokens)
+        take(llama_engine, outcomes)
+        assert len(outcomes["stream"].tokens) == count + 1 or outcomes["stream"].end, "every step serves the stream"
+    assert len(outcomes["stream"].tokens) > before + 1, "the prompt took more than one step"
+
+
+def test_logit_bias_and_penalties_reach_the_sampler(llama_engine: LlamaEngine) -> None:
+    plain = run(llama_engine, [ask(llama_engine, "List three colors.")])["r"]
+    first = plain.tokens[0].id
+    banned = Sampling(temperature=0, logit_bias=((first, -100.0),))
+    assert run(llama_engine, [ask(llama_engine, "List three colors.", sampling=banned)])["r"].tokens[0].id != first
+    # A frequency penalty this high forbids every repetition.
+    strict = Sampling(temperature=0, frequency_penalty=2.0, presence_penalty=2.0, repeat_penalty=5.0)
+    tokens = [
+        t.id
+        for t in run(llama_engine, [ask(llama_engine, "List three colors.", max_tokens=30, sampling=strict)])[
+            "r"
+        ].tokens
+    ]
+    assert len(set(tokens)) > 0.9 * len(tokens)

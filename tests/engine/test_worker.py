@@ -1,0 +1,165 @@
+"""The worker's thread: one crossing a step, cancels, failures, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from node.engine.echo import EchoEngine
+from node.engine.worker import Worker
+from node.errors import EngineFailed, InvalidRequest, ModelFileError, Unavailable
+from node.generation import Event, Failed, Finished, Request
+from node.settings import Engine as EngineSettings
+from node.stream.session import Session
+
+
+class Slowed(EchoEngine):
+    """The echo engine, with steps that a test can hold up or break."""
+
+    def __init__(self) -> None:
+        super().__init__(EngineSettings(kind="echo"), "echo")
+        self.go = threading.Event()
+        self.go.set()
+        self.broken_steps = 0
+        self.threads: set[int] = set()
+        self.closed = False
+
+    def add(self, request: Request) -> None:
+        if request.id == "bad":
+            raise InvalidRequest("not this one")
+        super().add(request)
+
+    def step(self) -> list[tuple[str, Event]]:
+        self.threads.add(threading.get_ident())
+        self.go.wait(5)
+        if self.broken_steps:
+            self.broken_steps -= 1
+            raise RuntimeError("llama.cpp fell over")
+        return super().step()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+async def parts() -> AsyncIterator[tuple[Worker, Slowed]]:
+    engine = Slowed()
+    worker = Worker(lambda: engine)
+    await worker.start()
+    yield worker, engine
+    engine.go.set()
+    await worker.stop()
+    assert engine.closed
+
+
+def submit(worker: Worker, id: str, text: str = "hello") -> Session:
+    request = Request(id, tuple(text.encode()), 100)
+    session = Session(request, worker.cancel)
+    worker.submit(request, session.feed)
+    return session
+
+
+async def test_requests_run_in_the_engines_thread_and_come_back(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    sessions = [submit(worker, str(n), f"text {n}") for n in range(5)]
+    for number, session in enumerate(sessions):
+        await session.finished()
+        assert session.text == f"text {number}"
+    assert len(engine.threads) == 1
+    assert threading.get_ident() not in engine.threads
+    await until(lambda: worker.load.requests == 0)
+
+
+async def test_one_crossing_a_step(parts: tuple[Worker, Slowed], monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, engine = parts
+    crossings = []
+    loop = asyncio.get_running_loop()
+    cross = loop.call_soon_threadsafe
+    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (crossings.append(args[0]), cross(*args))[1])
+    engine.go.clear()
+    sessions = [submit(worker, str(n), "abcdefgh") for n in range(6)]
+    engine.go.set()
+    for session in sessions:
+        await session.finished()
+    delivered = [callback for callback in crossings if getattr(callback, "__name__", "") == "_deliver"]
+    assert len(delivered) <= 2 + 8 + 2  # not 6 x 8
+
+
+async def test_cancel_frees_the_request_within_one_step(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    session = submit(worker, "a", "x" * 90)
+    await session.changed(0)
+    ends: list[Event] = []
+    worker._sinks["a"] = ends.append
+    worker.cancel("a")
+    await until(lambda: bool(ends) and isinstance(ends[-1], Finished))
+    assert isinstance(ends[-1], Finished)
+    assert ends[-1].reason == "cancelled"
+    assert engine.load().requests == 0
+
+
+async def test_a_refused_request_harms_nobody(parts: tuple[Worker, Slowed]) -> None:
+    worker, _ = parts
+    good, bad = submit(worker, "good"), submit(worker, "bad")
+    end = await bad.finished()
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, InvalidRequest)
+    await good.finished()
+    assert good.text == "hello"
+
+
+async def test_a_broken_step_fails_what_ran_and_the_next_is_fine(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    engine.broken_steps = 1
+    end = await submit(worker, "a").finished()
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, EngineFailed)
+    assert "llama.cpp" not in end.error.message, "details are for the log"
+    after = submit(worker, "b")
+    await after.finished()
+    assert after.text == "hello"
+
+
+async def test_an_engine_that_stays_broken_is_given_up(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    engine.broken_steps = 3
+    for turn in range(3):
+        assert isinstance(await submit(worker, str(turn)).finished(), Failed)
+    await until(lambda: worker.broken)
+    with pytest.raises(Unavailable):
+        submit(worker, "late")
+
+
+async def test_stop_tells_those_who_wait() -> None:
+    engine = Slowed()
+    worker = Worker(lambda: engine)
+    await worker.start()
+    engine.go.clear()
+    session = submit(worker, "a")
+    stopping = asyncio.create_task(worker.stop())
+    await asyncio.sleep(0.01)
+    engine.go.set()
+    await stopping
+    end = await session.finished()
+    assert isinstance(end, Failed | Finished)
+    with pytest.raises(Unavailable):
+        submit(worker, "b")
+
+
+async def test_a_model_that_cannot_load_raises_from_start() -> None:
+    def broken() -> EchoEngine:
+        raise ModelFileError("damaged")
+
+    worker = Worker(broken)
+    with pytest.raises(ModelFileError, match="damaged"):
+        await worker.start()
+    await worker.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.002)

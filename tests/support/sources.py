@@ -1,0 +1,29 @@
+"""A TokenSource that a test plays by hand."""
+
+from __future__ import annotations
+
+from node.errors import NodeError
+from node.generation import Event, Finished, Request, Sink
+
+
+class HandSource:
+    """Keeps what it is given; `emit` plays the source's part. `refuse` makes the next submit raise."""
+
+    def __init__(self) -> None:
+        self.sinks: dict[str, Sink] = {}
+        self.cancelled: list[str] = []
+        self.refuse: NodeError | None = None
+
+    def submit(self, request: Request, sink: Sink) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.sinks[request.id] = sink
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+
+    def emit(self, request_id: str, event: Event) -> None:
+        self.sinks[request_id](event)
+
+    def finish(self, request_id: str) -> None:
+        self.emit(request_id, Finished("stop", 1, 1))
