@@ -14,6 +14,7 @@ from typing import Self, TextIO
 _REDRAW_S = 0.1
 _LINE_EVERY_S = 5.0
 _RATE_WINDOW_S = 8.0
+_LONGEST_WAIT_S = 30 * 86_400.0
 _SHORTEST_BAR, _LONGEST_BAR = 6, 40
 
 
@@ -101,7 +102,7 @@ def format_line(label: str, done: int, total: int, rate: float, width: int, unit
     per_second = f"{amount(rate, unit)}/s" if rate > 0 else ""
     if total <= 0:
         return _cut(_joined(label, amount(done, unit) if done else "", per_second), width)
-    left = f"{duration(math.ceil((total - done) / rate))} left" if rate > 0 and done < total else ""
+    left = _left(total - done, rate)
     share = min(max(done / total, 0.0), 1.0)
     percent = f"{int(share * 100):3d} %"
     facts = _joined(percent, _of(done, total, unit), per_second, left)
@@ -118,7 +119,7 @@ def amount(number: float, unit: str = "B") -> str:
     if unit != "B":
         return f"{number:,.0f} {unit}" if number >= 10 or number == int(number) else f"{number:,.1f} {unit}"
     for name in ("B", "kB", "MB", "GB"):
-        if abs(number) < 999.95 or (name == "B" and abs(number) < 999.5):
+        if number < (999.5 if name == "B" else 999.95):  # what would be shown as 1000 takes the next name
             return f"{number:,.0f} B" if name == "B" else f"{number:,.1f} {name}"
         number /= 1000
     return f"{number:,.1f} TB"
@@ -126,14 +127,22 @@ def amount(number: float, unit: str = "B") -> str:
 
 def duration(seconds: float) -> str:
     """0.4 -> "0.4 s", 75 -> "1 min 15 s", 7260 -> "2 h 1 min"."""
+    seconds = max(seconds, 0.0)
     if seconds < 9.95 and seconds != int(seconds):
-        return f"{max(seconds, 0.0):.1f} s"
+        return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def _left(remaining: int, rate: float) -> str:
+    """The time left, unless that is nothing or years."""
+    if remaining <= 0 or rate * _LONGEST_WAIT_S < remaining:
+        return ""
+    return f"{duration(math.ceil(remaining / rate))} left"
 
 
 def _of(done: int, total: int, unit: str) -> str:

@@ -64,7 +64,7 @@ class Catalog:
         known = {entry.id: entry for entry in self.entries}
         if name in known:
             return known[name]
-        near = [one for one in known if _likeness(name.lower(), one) >= 0.6]
+        near = [one for one in known if len(name) > 1 and _likeness(name.lower(), one) >= 0.6]
         meant = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(known)}."
         raise ModelFileError(
             f"There is no model `{name}`. {meant}",

@@ -193,4 +193,4 @@ def _said(error: object) -> str:
 def _shown(url: str) -> str:
     """The URL without what may be secret in it."""
     split = urllib.parse.urlsplit(url)
-    return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
+    return f"{split.scheme}://{split.netloc}{split.path}"

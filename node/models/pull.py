@@ -38,7 +38,7 @@ def pull(entry: Entry, directory: Path, progress: Report, *, free: Callable[[Pat
                     _fetch_whole(entry, target, progress)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_space(entry, target, free) from error
+            raise _no_space(entry, target, free, "The disk filled up while {id} was fetched: that takes") from error
         where = error.filename or directory
         raise PullError(f"Fetching {entry.id} failed at {where}: {error.strerror or error}.") from error
     return target
@@ -129,13 +129,12 @@ def _needed(entry: Entry, target: Path) -> int:
 
 def _check_space(entry: Entry, target: Path, free: Callable[[Path], int]) -> None:
     if free(target.parent) < _needed(entry, target):
-        raise _no_space(entry, target, free)
+        raise _no_space(entry, target, free, "There is no space for {id}: fetching it takes")
 
 
-def _no_space(entry: Entry, target: Path, free: Callable[[Path], int]) -> PullError:
+def _no_space(entry: Entry, target: Path, free: Callable[[Path], int], words: str) -> PullError:
     need, have = _needed(entry, target), free(target.parent)
     return PullError(
-        f"There is no space for {entry.id}: fetching it takes {need / 1e6:,.1f} MB, "
-        f"but {target.parent} has {have / 1e6:,.1f} MB free.",
+        f"{words.format(id=entry.id)} {need / 1e6:,.1f} MB, and {target.parent} has {have / 1e6:,.1f} MB free.",
         hint="Make room, or set OUTPOST_HOME to a folder on a larger disk.",
     )

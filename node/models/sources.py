@@ -59,6 +59,8 @@ def checked_url(url: str) -> str:
     split = urllib.parse.urlsplit(url)
     if not split.hostname:
         raise ValueError(f"`{url}` names no host")
+    if "@" in split.netloc:
+        raise ValueError("a URL must not hold a user name or password")
     if split.scheme != "https" and not (split.scheme == "http" and split.hostname in _LOOPBACK):
         raise ValueError(f"`{url}` must be https: plain http is accepted from this machine only")
     _ = split.port  # raises ValueError where the port is no number
