@@ -81,6 +81,8 @@ class Progress:
 
     def _summary(self) -> str:
         took = self._clock() - self._first_time()
+        if not self._done:
+            return f"{self.label}: {duration(took)}"
         moved = self._done - (self._first[1] if self._first else 0)
         rate = f", {amount(moved / took, self.unit)}/s" if took > 0.05 else ""
         return f"{self.label}: {amount(self._done, self.unit)} in {duration(took)}{rate}"

@@ -154,6 +154,14 @@ def test_an_error_leaves_the_bar_as_it_stood(monkeypatch: pytest.MonkeyPatch) ->
     assert " in " not in stream.getvalue()
 
 
+def test_a_wait_without_amounts_ends_with_its_time() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress("waiting", 0, stream=stream, clock=clock) as progress:
+        progress.update(0)
+        clock.now += 3.8
+    assert stream.getvalue() == "waiting: 3.8 s\n"
+
+
 def test_what_never_began_says_nothing() -> None:
     stream = Terminal()
     with Progress("fetching m", 1000, stream=stream):
