@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -15,15 +14,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from node.server.page import FILES
 from tests.support.page_node import ScriptedNode
-from tests.support.page_visit import Visit, visit
+from tests.support.page_visit import chromium, visit
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
-_FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
 
 # Without a browser
 
@@ -95,22 +90,12 @@ async def test_the_page_is_small_and_needs_nothing_from_elsewhere(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    api = pytest.importorskip("playwright.async_api", reason="Playwright is not installed")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no Chromium on this machine")
-    async with api.async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=program, args=_FLAGS)
+    async with chromium() as browser:
         yield browser
-        await browser.close()
 
 
-browser_test = pytest.mark.browser
-module_loop = pytest.mark.asyncio(loop_scope="module")
-
-
-@browser_test
-@module_loop
+@pytest.mark.browser
+@pytest.mark.asyncio(loop_scope="module")
 class TestInChromium:
     async def test_text_streams_in_and_its_speed_is_shown(self, browser: Browser) -> None:
         async with visit(browser) as v:
@@ -241,42 +226,40 @@ class TestInChromium:
             assert len(v.node.requests) == 2
 
     async def test_a_lost_connection_keeps_question_and_text(self, browser: Browser) -> None:
-        async with visit(browser) as v:
-            with v.refusals():
-                await v.ask("cut")
-                await v.sees(".notice", "The connection was lost.")
-                assert await v.text(".answer") == "half an answer"
-                await v.page.click("#new")
-                v.node.failing = 9  # Chromium repeats a request by itself when a kept connection turns out dead
-                await v.ask("hello there")
-                await v.sees(".notice", "cannot be reached")
-                assert await v.text(".question") == "hello there"
-                v.node.failing = 0
-                await v.page.click(".notice button")
-                await v.sees(".answer", "You said: hello there")
-                await v.done()
-                assert await v.page.locator(".notice").count() == 0
+        async with visit(browser, refusals=True) as v:
+            await v.ask("cut")
+            await v.sees(".notice", "The connection was lost.")
+            assert await v.text(".answer") == "half an answer"
+            await v.page.click("#new")
+            v.node.failing = 9  # Chromium repeats a request by itself when a kept connection turns out dead
+            await v.ask("hello there")
+            await v.sees(".notice", "cannot be reached")
+            assert await v.text(".question") == "hello there"
+            v.node.failing = 0
+            await v.page.click(".notice button")
+            await v.sees(".answer", "You said: hello there")
+            await v.done()
+            assert await v.page.locator(".notice").count() == 0
 
     async def test_a_busy_node_is_asked_again_once(self, browser: Browser) -> None:
-        async with visit(browser) as v:
-            with v.refusals():
-                v.node.busy = 1
-                await v.ask("busy please")
-                await v.sees(".countdown", "1 s")
-                await v.sees(".answer", "You said: busy please")
-                await v.done()
-                v.node.busy = 9
-                await v.ask("busy again")
-                await v.sees(".notice", "The node is still busy.")
-                assert len(v.node.requests) == 4
-                v.node.busy = 0
-                await v.page.click(".notice button")
-                await v.sees(".answer", "You said: busy again")
+        async with visit(browser, refusals=True) as v:
+            v.node.busy = 1
+            await v.ask("busy please")
+            await v.sees(".countdown", "1 s")
+            await v.sees(".answer", "You said: busy please")
+            await v.done()
+            v.node.busy = 9
+            await v.ask("busy again")
+            await v.sees(".notice", "The node is still busy.")
+            assert len(v.node.requests) == 4
+            v.node.busy = 0
+            await v.page.click(".notice button")
+            await v.sees(".answer", "You said: busy again")
 
     async def test_a_key_is_asked_for_and_remembered(self, browser: Browser) -> None:
         node = ScriptedNode()
         node.key = "a-long-enough-key"
-        async with visit(browser, node=node) as v:
+        async with visit(browser, node=node, refusals=True) as v:
             await v.sees("#door", "This node asks for a key.")
             await v.ask("hello")
             await v.sees(".turn .notice", "This node asks for a key.")
@@ -293,24 +276,23 @@ class TestInChromium:
             assert await v.page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
 
     async def test_other_refusals_say_what_to_do(self, browser: Browser) -> None:
-        async with visit(browser) as v:
-            with v.refusals():
-                await v.ask("draining")
-                await v.sees(".notice", "The node is not ready.")
-                await v.ask("refused")
-                await v.sees(".notice", "`messages` is wrong. Change it")
-                await v.page.click("text=Edit the question")
-                assert await v.page.input_value("#input") == "refused"
-                await v.ask("first")
-                await v.done()
-                await v.ask("long story")
-                await v.sees(".notice", "This conversation is too long")
-                await v.page.click(".notice button")
-                assert await v.page.input_value("#input") == "long story"
-                assert await v.page.locator(".turn").count() == 0
-                await v.page.keyboard.press("Enter")
-                await v.sees(".answer", "You said: long story")
-                assert [len(request["messages"]) for request in v.node.requests] == [1, 1, 1, 3, 1]
+        async with visit(browser, refusals=True) as v:
+            await v.ask("draining")
+            await v.sees(".notice", "The node is not ready.")
+            await v.ask("refused")
+            await v.sees(".notice", "`messages` is wrong. Change it")
+            await v.page.click("text=Edit the question")
+            assert await v.page.input_value("#input") == "refused"
+            await v.ask("first")
+            await v.done()
+            await v.ask("long story")
+            await v.sees(".notice", "This conversation is too long")
+            await v.page.click(".notice button")
+            assert await v.page.input_value("#input") == "long story"
+            assert await v.page.locator(".turn").count() == 0
+            await v.page.keyboard.press("Enter")
+            await v.sees(".answer", "You said: long story")
+            assert [len(request["messages"]) for request in v.node.requests] == [1, 1, 1, 3, 1]
 
     async def test_empty_and_cut_answers_are_named(self, browser: Browser) -> None:
         async with visit(browser) as v:
@@ -326,7 +308,7 @@ class TestInChromium:
     async def test_a_starting_node_becomes_ready(self, browser: Browser) -> None:
         node = ScriptedNode()
         node.ready = False
-        async with visit(browser, node=node) as v:
+        async with visit(browser, node=node, refusals=True) as v:
             await v.sees("#state", "Starting")
             node.ready = True
             await v.page.evaluate("dispatchEvent(new Event('online'))")
@@ -371,29 +353,15 @@ class TestInChromium:
     async def test_it_fits_every_screen_and_every_finger(self, browser: Browser, width: int, height: int) -> None:
         async with visit(browser, viewport={"width": width, "height": height}, has_touch=True) as v:
             await v.sees("#model", "scripted")
-            await self.fits(v, width)
+            await v.fits(width)
             await v.ask("x" * 400)
             await v.done()
             await v.ask("markdown")
             await v.done()
-            await self.fits(v, width)
+            await v.fits(width)
             await v.ask("broken")
             await v.sees(".notice", "broke")
-            await self.fits(v, width)
-
-    async def fits(self, v: Visit, width: int) -> None:
-        wide, font, small = await v.page.evaluate(
-            """() => [
-                Math.max(document.documentElement.scrollWidth, document.querySelector('#log').scrollWidth),
-                parseFloat(getComputedStyle(document.documentElement).fontSize),
-                [...document.querySelectorAll('button, input, textarea')]
-                    .map((e) => [e.textContent.trim() || e.id, e.getBoundingClientRect()])
-                    .filter(([, r]) => r.width && (r.width < 48 || r.height < 48)).map(([name]) => name),
-            ]"""
-        )
-        assert wide <= width
-        assert font >= 18
-        assert small == []
+            await v.fits(width)
 
     async def test_the_sse_parser_takes_any_split(self, browser: Browser) -> None:
         stream = (
