@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from tests.support.page_node import ScriptedNode
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, ConsoleMessage, Page
 
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -42,17 +42,18 @@ class Visit:
         self.page, self.node, self.origin, self.refusals = page, node, origin, refusals
         self.complaints: list[str] = []
         page.on("request", self._request)
-        page.on("console", lambda message: message.type in ("error", "warning") and self._complain(message.text))
+        page.on("console", self._console)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     def _request(self, request: Any) -> None:
         if not request.url.startswith((self.origin, "data:")):
             self.complaints.append(f"request to {request.url}")
 
-    def _complain(self, text: str) -> None:
+    def _console(self, message: ConsoleMessage) -> None:
         # Chromium reports every refused fetch by itself; a test that causes some says so.
-        if not (self.refusals and text.startswith("Failed to load resource")):
-            self.complaints.append(text)
+        forgiven = self.refusals and message.text.startswith("Failed to load resource")
+        if message.type in ("error", "warning") and not forgiven:
+            self.complaints.append(message.text)
 
     async def ask(self, text: str) -> None:
         await self.page.fill("#input", text)
