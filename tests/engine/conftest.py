@@ -12,6 +12,8 @@ from node.engine.llama import LlamaEngine
 from node.generation import Embedded, End, Event, Failed, Finished, Request, Token
 from node.settings import Engine as EngineSettings
 
+# llama.cpp's threads wait for each other by spinning: on a busy machine one is faster than two.
+THREADS = 1
 ENGINES = ["echo", pytest.param("llama", marks=pytest.mark.model)]
 
 
@@ -19,7 +21,7 @@ ENGINES = ["echo", pytest.param("llama", marks=pytest.mark.model)]
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     kind = request.param
     weights: Path | None = request.getfixturevalue("weights") if kind == "llama" else None
-    opened = open_engine(EngineSettings(kind=kind, slots=4, context=1024), kind, weights)
+    opened = open_engine(EngineSettings(kind=kind, slots=4, context=1024, threads=THREADS), kind, weights)
     yield opened
     opened.close()
 
@@ -27,7 +29,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def llama_engine(weights: Path) -> Iterator[LlamaEngine]:
     """The real engine with the default model and a cache that only two long requests fill."""
-    opened = LlamaEngine(EngineSettings(slots=4, context=512, kv_tokens=512), "llama", weights)
+    opened = LlamaEngine(EngineSettings(slots=4, context=512, kv_tokens=512, threads=THREADS), "llama", weights)
     yield opened
     opened.close()
 
@@ -35,10 +37,11 @@ def llama_engine(weights: Path) -> Iterator[LlamaEngine]:
 @pytest.fixture(autouse=True)
 def _clean_up(request: pytest.FixtureRequest) -> Iterator[None]:
     """A failed test must not leave requests behind for the next."""
+    names = [name for name in ("engine", "llama_engine") if name in request.fixturenames]
+    engines = [request.getfixturevalue(name) for name in names]
     yield
-    for name in ("engine", "llama_engine"):
-        if name in request.fixturenames:
-            request.getfixturevalue(name).fail_all()
+    for opened in engines:
+        opened.fail_all()
 
 
 class Outcome:

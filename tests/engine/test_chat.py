@@ -18,7 +18,8 @@ CHATML = (
 HERMES = (
     "{% if tools %}<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools>\n{% endif %}"
     "{% for m in messages %}{{ m.role }}: {{ m.content }}"
-    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function.arguments | tojson }}</tool_call>{% endfor %}\n{% endfor %}"
+    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function.arguments | tojson }}</tool_call>{% endfor %}\n"
+    "{% endfor %}"
 )
 WEATHER: Mapping[str, Any] = {
     "type": "function",
