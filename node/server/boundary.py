@@ -6,6 +6,7 @@ also the only broad `except Exception` of the server.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -17,8 +18,9 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from node.errors import InvalidRequest, NodeError, NotFound, TooLarge
 from node.server import replies
-from node.server.sse import STREAM
+from node.server.sse import STREAM, EventStream
 
+BODY_S = 60.0  # a body that trickles in must not hold its connection for ever
 LEAST_RETRY_S, MOST_RETRY_S = 1, 120  # above 120 the official clients give up
 
 _log = logging.getLogger(__name__)
@@ -32,12 +34,23 @@ class MethodNotAllowed(InvalidRequest):
     code = "method_not_allowed"
 
 
+class TooSlow(InvalidRequest):
+    """The body did not come in time; clients try again by themselves."""
+
+    status = 408
+    code = "request_timeout"
+    retryable = True
+
+
 async def read_body(request: web.Request, limit: int) -> bytes:
     """The whole body; TooLarge beyond `limit` bytes, whether its length was announced or not."""
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
     try:
-        return await request.read()
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError as error:
+        raise TooSlow(f"The request body did not come within {BODY_S:g} seconds.") from error
     except web.HTTPRequestEntityTooLarge as error:
         raise _too_large(limit) from error
     except (RequestPayloadError, aiohttp.ClientPayloadError, HttpProcessingError) as error:
@@ -62,7 +75,8 @@ async def map_errors(request: web.Request, handler: Handler) -> web.StreamRespon
         kept = {str(name): error.headers[name] for name in _KEPT_HEADERS if name in error.headers}
         return await _respond(request, _from_http(error), kept)
     except ConnectionError:
-        if (stream := request.get(STREAM)) is None:
+        stream: EventStream | None = request.get(STREAM)
+        if stream is None:
             raise
         _log.debug("reader gone")
         return stream.response
@@ -75,7 +89,7 @@ async def _respond(
     request: web.Request, error: NodeError, headers: Mapping[str, str] | None = None
 ) -> web.StreamResponse:
     _log.info("error answered", extra={"path": request.path, "status": error.status, "code": error.code})
-    stream = request.get(STREAM)
+    stream: EventStream | None = request.get(STREAM)
     if stream is None:
         extra = {**(headers or {}), **_retry_header(error)}
         return json_response(replies.error_body(error), error.status, extra)

@@ -65,9 +65,12 @@ def decode(body: bytes, kind: type[T]) -> T:
     if not body.strip():
         raise InvalidRequest("The request body is empty; send a JSON object.")
     try:
+        body.decode()  # msgspec does not look into fields that it skips
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise mistyped(error) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The request body is not valid UTF-8 (at byte {error.start}).") from error
     except RecursionError as error:
         raise InvalidRequest("The JSON in the request body is nested too deeply.") from error
     except ValueError as error:
@@ -181,10 +184,7 @@ def schema_text(schema: Mapping[str, Any], where: str) -> str:
     """A JSON schema as one line of JSON, with compact output asked for; bounded in size and depth."""
     if nested_deeper(schema, MAX_SCHEMA_DEPTH):
         raise InvalidRequest(f"The schema in `{where}` nests more than {MAX_SCHEMA_DEPTH} levels.", param=where)
-    try:
-        text = msgspec.json.encode({"x-guidance": _COMPACT, **schema})
-    except (ValueError, OverflowError) as error:
-        raise InvalidRequest(f"The schema in `{where}` cannot be used: {error}.", param=where) from error
+    text = msgspec.json.encode({"x-guidance": _COMPACT, **schema})
     if len(text) > MAX_SCHEMA_BYTES:
         raise InvalidRequest(f"The schema in `{where}` is larger than {MAX_SCHEMA_BYTES} bytes.", param=where)
     return text.decode()

@@ -79,7 +79,7 @@ def _content(message: Message, where: str) -> str:
     content = message.content
     if isinstance(content, str):
         return content
-    if content is None:
+    if not content:
         if message.role == "assistant" and message.tool_calls:
             return ""
         raise InvalidRequest(f"`{where}.content` is missing.", param=f"{where}.content")

@@ -74,6 +74,7 @@ class Replays:
     def keep(self, key: Key, running: Running, now: float) -> None:
         """Remember a generation; the oldest gives way."""
         self._expire(now)
+        self._entries.pop(key.owner, None)  # so that the order is one of age
         self._entries[key.owner] = (key.content, running, now)
         while len(self._entries) > self._limit:
             del self._entries[next(iter(self._entries))]

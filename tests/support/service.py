@@ -173,16 +173,21 @@ def scripted(*script: Step, slots: int = 2, **info: Any) -> tuple[ScriptedServic
 
 
 @contextlib.asynccontextmanager
-async def serving(service: ScriptedService, **server: Any) -> AsyncIterator[str]:
-    """The application on a real port, run the way the runtime runs it; yields its address."""
-    settings = Settings(server=Server(**server))
-    app = create_app(settings, service)
+async def running(service: ScriptedService, **server: Any) -> AsyncIterator[tuple[str, web.AppRunner]]:
+    """The application on a real port, run the way the runtime runs it; yields its address and the runner."""
+    app = create_app(Settings(server=Server(**server)), service)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
+        yield f"http://{host}:{port}", runner
     finally:
         await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def serving(service: ScriptedService, **server: Any) -> AsyncIterator[str]:
+    """`running` for those who only need the address."""
+    async with running(service, **server) as (url, _):
+        yield url

@@ -1,0 +1,131 @@
+"""Bad bodies and broken handlers: each a clear error, and the next request is fine."""
+
+import asyncio
+import gzip
+import io
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import pytest
+
+from node.errors import Overloaded, Unavailable
+from node.server import boundary
+from tests.server.wire import chat, open_post, post, refused
+from tests.support.service import ByteModel, ScriptedService, scripted, serving
+
+PATH = "/v1/chat/completions"
+LIMIT = 4 << 20
+
+
+async def pieces(size: int) -> Any:
+    for _ in range(size >> 16):
+        yield b" " * (1 << 16)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_ten_megabytes_are_a_413_and_the_next_request_is_fine(chunked: bool) -> None:
+    service, _ = scripted()
+    async with serving(service) as url, aiohttp.ClientSession() as client:
+        data = pieces(10 << 20) if chunked else io.BytesIO(b" " * (10 << 20))
+        async with client.post(url + PATH, data=data) as response:
+            assert response.status == 413
+            assert (await response.json())["error"]["code"] == "request_too_large"
+            assert response.headers["x-request-id"]
+        async with client.post(url + PATH, json=chat()) as response:
+            assert response.status == 200
+
+
+async def test_a_bomb_of_zeros_is_a_413() -> None:
+    service, _ = scripted()
+    async with serving(service) as url:
+        bomb = gzip.compress(b" " * (64 << 20), 9)
+        status, _, _ = await post(url + PATH, bomb, {"Content-Encoding": "gzip"})
+        assert status in (400, 413)
+        assert (await post(url + PATH, chat()))[0] == 200
+
+
+async def test_a_body_that_breaks_off_is_a_400(caplog: pytest.LogCaptureFixture) -> None:
+    service, _ = scripted()
+    async with serving(service) as url:
+        status, body, _ = await post(url + PATH, b"no gzip", {"Content-Encoding": "gzip"})
+        assert status == 400
+        assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody() -> None:
+    service, source = scripted()
+    async with serving(service) as url:
+        _, writer = await open_post(url, PATH, "", length=999)
+        writer.close()
+        assert (await post(url + PATH, chat()))[0] == 200
+        assert len(source.submitted) == 1
+
+
+async def test_a_body_that_trickles_in_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boundary, "BODY_S", 0.1)
+    service, _ = scripted()
+    async with serving(service) as url:
+        reader, writer = await open_post(url, PATH, "", "Connection: close", length=999)
+        assert (await asyncio.wait_for(reader.readline(), 2)).startswith(b"HTTP/1.1 408 ")
+        writer.close()
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(None, 1), (0, 1), (7, 7), (120, 120), (9999, 120)])
+@pytest.mark.parametrize("kind", [Overloaded, Unavailable])
+async def test_retry_after_is_between_1_and_120(kind: Any, asked: int | None, sent: int) -> None:
+    service, source = scripted()
+    source.refusal = kind("Not now.", retry_after=asked)
+    async with serving(service) as url:
+        status, body, headers = await post(url + PATH, chat(stream=True))
+        assert status == kind.status
+        assert headers["Retry-After"] == str(sent)
+        assert json.loads(body)["error"]["message"] == "Not now."
+
+
+class BrokenModel(ByteModel):
+    """A bug of ours while a prompt is being made."""
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        raise ZeroDivisionError("a secret detail")
+
+
+async def test_a_bug_is_logged_and_answered_without_its_details(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(ScriptedService(model=BrokenModel())) as url:
+        with caplog.at_level(logging.ERROR):
+            status, error = await refused(url, chat())
+        assert (status, error["type"], error["code"]) == (500, "server_error", None)
+        assert "secret" not in json.dumps(error)
+        assert "ZeroDivisionError" in caplog.text
+
+
+class BrokenTokens(ByteModel):
+    """A bug of ours while an answer streams."""
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        raise ZeroDivisionError("a secret detail")
+
+
+async def test_a_bug_in_a_stream_ends_it_with_an_error_and_closes(caplog: pytest.LogCaptureFixture) -> None:
+    service, source = scripted()
+    service.model = BrokenTokens()
+    async with serving(service) as url:
+        reader, writer = await open_post(url, PATH, chat(stream=True, logprobs=True, top_logprobs=1))
+        raw = await asyncio.wait_for(reader.read(), 2)
+        writer.close()
+        assert b'data: {"error":' in raw
+        assert b"[DONE]" not in raw
+        assert b"secret" not in raw
+        assert source.busy == 0
+
+
+async def test_aiohttps_own_refusals_are_openai_errors_too() -> None:
+    service, _ = scripted()
+    async with serving(service) as url, aiohttp.ClientSession() as client:
+        async with client.get(f"{url}/v1/nothing") as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (404, "not_found")
+        async with client.get(url + PATH) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (405, "method_not_allowed")
+            assert response.headers["Allow"] == "POST"

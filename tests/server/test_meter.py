@@ -1,0 +1,79 @@
+"""What /metrics counts."""
+
+import asyncio
+
+import aiohttp
+
+from node.errors import EngineFailed, Overloaded
+from node.generation import Finished
+from node.server.meter import Meter
+from tests.server.wire import chat, open_post, post, until
+from tests.support.service import scripted, serving
+
+PATH = "/v1/chat/completions"
+STATUSES = (200, 400, 429, 500, 499)
+
+
+def lines(meter: Meter) -> dict[str, float]:
+    rows = (line.rpartition(" ") for line in meter.exposition().decode().splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in rows}
+
+
+async def scrape(url: str) -> dict[str, float]:
+    async with aiohttp.ClientSession() as client, client.get(f"{url}/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        rows = (line.rpartition(" ") for line in (await response.text()).splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in rows}
+
+
+def test_figures_by_name() -> None:
+    service, _ = scripted()
+    meter = Meter(service)
+    meter.request(200)
+    meter.request(200)
+    meter.request(429)
+    meter.generation(Finished("stop", 10, 3))
+    meter.first_text(0.3)
+    meter.gap(0.03)
+    figures = lines(meter)
+    assert figures['llm_request_count{model="scripted",status="200"}'] == 2
+    assert figures['llm_request_count{model="scripted",status="429"}'] == 1
+    assert figures['llm_token_total{model="scripted",role="prompt"}'] == 10
+    assert figures['llm_token_total{model="scripted",role="completion"}'] == 3
+    assert figures['llm_ttft_seconds_bucket{le="0.2",model="scripted"}'] == 0
+    assert figures['llm_ttft_seconds_bucket{le="0.5",model="scripted"}'] == 1
+    assert figures['llm_inter_token_seconds_count{model="scripted"}'] == 1
+    assert figures["llm_requests_running"] == 1
+    assert figures["llm_requests_waiting"] == 2
+    assert figures["llm_kv_cells_used"] == 30
+    assert figures["llm_kv_cells"] == 400
+
+
+def test_two_applications_do_not_mix() -> None:
+    first, second = Meter(scripted()[0]), Meter(scripted()[0])
+    first.request(200)
+    assert 'llm_request_count{model="scripted",status="200"}' not in lines(second)
+
+
+async def test_requests_count_by_how_they_ended() -> None:
+    gate = asyncio.Event()
+    service, source = scripted()
+    async with serving(service) as url:
+        await post(url + PATH, chat(stream=True))
+        await post(url + PATH, chat())
+        await post(url + PATH, b"{")
+        source.refusal = Overloaded("Full.")
+        await post(url + PATH, chat())
+        source.refusal = None
+        source.script = ("a", EngineFailed("Broke."))
+        await post(url + PATH, chat(stream=True))
+        source.script = ("a", gate)
+        _, writer = await open_post(url, PATH, chat(stream=True))
+        await until(lambda: source.busy == 1)
+        writer.close()
+        await until(lambda: source.busy == 0)
+        figures = await scrape(url)
+    counted = {status: figures[f'llm_request_count{{model="scripted",status="{status}"}}'] for status in STATUSES}
+    assert counted == {200: 2, 400: 1, 429: 1, 500: 1, 499: 1}
+    assert figures['llm_ttft_seconds_count{model="scripted"}'] >= 2
+    assert figures['llm_inter_token_seconds_count{model="scripted"}'] >= 1
