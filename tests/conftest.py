@@ -13,6 +13,7 @@ from node.errors import ModelFileError
 from node.models import catalog
 from node.models.pull import pull
 from node.models.weights import locate
+
 if TYPE_CHECKING:
     from node.runtime import Node
 from node.settings import Settings, home, load

@@ -21,7 +21,7 @@ def ask(engine: LlamaEngine, text: str, id: str = "r", max_tokens: int = 12, **e
 
 
 def test_a_full_cache_preempts_the_youngest_and_loses_nothing(llama_engine: LlamaEngine) -> None:
-    requests = [ask(llama_engine, f"Story {n}", id=str(n), max_tokens=220, ignore_eos=True) for n in range(3)]
+    requests = [ask(llama_engine, f"Story {n}", id=str(n), max_tokens=150, ignore_eos=True) for n in range(3)]
     preempted = []
 
     def watch(step: int, outcomes: dict[str, Outcome]) -> None:
@@ -29,12 +29,12 @@ def test_a_full_cache_preempts_the_youngest_and_loses_nothing(llama_engine: Llam
         preempted.extend(s.request.id for s in llama_engine._sequences.values() if s.generated and not s.cached)
 
     outcomes = run(llama_engine, requests, watch)
-    assert preempted, "3 x 250 tokens do not fit 512 cells"
+    assert preempted, "3 x 185 tokens do not fit 512 cells"
     assert "0" not in preempted, "the oldest is never sent back"
     for request in requests:
         outcome = outcomes[request.id]
-        assert outcome.end == Finished("length", len(request.prompt), 220)
-        assert len(outcome.tokens) == 220
+        assert outcome.end == Finished("length", len(request.prompt), 150)
+        assert len(outcome.tokens) == 150
 
 
 def test_a_preempted_answer_goes_on_where_it_was(llama_engine: LlamaEngine) -> None:

@@ -1,5 +1,7 @@
 """Whole characters and stop strings, whatever the token borders."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def run(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, bool]:
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:
     borders = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [data[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(borders)]
 
 
 def test_a_split_emoji_comes_whole() -> None:

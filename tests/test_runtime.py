@@ -1,0 +1,158 @@
+"""A whole node: start, ready, drain, stop, and what may go wrong before it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+
+from node.client import Client, Done, TextDelta
+from node.errors import EngineFailed, ModelFileError, NodeError, SettingsError
+from node.generation import Service
+from node.runtime import Node
+from tests.conftest import settings
+
+Start = Callable[..., Awaitable[Node]]
+
+
+async def get(url: str) -> tuple[int, dict[str, object]]:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status, await response.json()
+
+
+async def ask(node: Node, text: str, **more: object) -> str:
+    async with Client(node.url) as client:
+        events = [event async for event in client.chat([{"role": "user", "content": text}], **more)]
+    assert isinstance(events[-1], Done)
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+async def test_a_started_node_answers_and_is_ready(echo_node: Node) -> None:
+    service: Service = echo_node
+    assert service.ready
+    assert not service.draining
+    assert await ask(echo_node, "hello there") == "hello there"
+    assert (await get(f"{echo_node.url}/health/ready"))[0] == 200
+    assert service.load().running == 0
+    assert service.load().kv_total > 0
+
+
+async def test_ready_only_after_a_token_was_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(settings(engine_kind="echo"))
+    seen = []
+    first_token = Node._decode_one_token
+
+    async def watch(self: Node) -> None:
+        seen.append((self.ready, (await get(f"{self.url}/health/ready"))[0], (await get(f"{self.url}/health/live"))[0]))
+        await first_token(self)
+
+    monkeypatch.setattr(Node, "_decode_one_token", watch)
+    await node.start()
+    assert seen == [(False, 503, 200)]
+    assert node.ready
+    await node.stop(grace_s=0)
+
+
+async def test_stop_lets_a_stream_finish_and_refuses_new_ones(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo")
+    async with Client(node.url) as client:
+        stream = client.chat([{"role": "user", "content": "x" * 4000}])
+        first = await anext(aiter(stream))
+        stopping = asyncio.create_task(node.stop())
+        await asyncio.sleep(0.01)
+        assert node.draining
+        assert not node.ready
+        async with Client(node.url) as other:
+            with pytest.raises(NodeError) as refused:
+                async for _ in other.chat([{"role": "user", "content": "late"}]):
+                    pass
+        assert refused.value.status == 503
+        text = first.text if isinstance(first, TextDelta) else ""
+        async for event in stream:
+            text += event.text if isinstance(event, TextDelta) else ""
+    assert text == "x" * 4000
+    await stopping
+
+
+async def test_the_grace_period_ends(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", server_grace_s=0.05)
+    async with Client(node.url) as client:
+        stream = client.chat([{"role": "user", "content": "x" * 100}], ignore_eos=True)
+        await anext(aiter(stream))
+        async with asyncio.timeout(5):
+            await node.stop()
+        with pytest.raises(NodeError):
+            async for _ in stream:
+                pass
+
+
+async def test_a_taken_port_is_an_error_with_a_remedy() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        node = Node(settings(engine_kind="echo", server_port=taken.getsockname()[1]))
+        with pytest.raises(SettingsError, match="Cannot listen") as error:
+            await node.start()
+    assert "--port" in (error.value.hint or "")
+
+
+async def test_an_engine_that_decodes_nothing_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    from node.engine.echo import EchoEngine
+
+    def broken(self: EchoEngine) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(EchoEngine, "step", broken)
+    node = Node(settings(engine_kind="echo"))
+    with pytest.raises(EngineFailed):
+        await node.start()
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [(b"", "junk"), (b"GGUF\x03\0\0\0", "junk"), (b"not a model at all, just text" * 9, "junk")],
+)
+def test_a_damaged_file_is_refused_before_anything_runs(tmp_path: Path, content: bytes, word: str) -> None:
+    (tmp_path / "junk.gguf").write_bytes(content)
+    with pytest.raises(ModelFileError, match=word):
+        Node(settings(model_name=tmp_path / "junk.gguf"))
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.999])
+def test_a_truncated_model_is_named_as_such(tmp_path: Path, weights: Path, keep: float) -> None:
+    data = weights.read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(data[: int(len(data) * keep)])
+    with pytest.raises(ModelFileError, match=r"cut\.gguf"):
+        Node(settings(model_name=tmp_path / "cut.gguf"))
+
+
+async def test_https_with_certificate_files(start_node: Start, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    for blob in certificate.cert_chain_pems:
+        blob.write_to_path(tmp_path / "chain.pem", append=True)
+    node = await start_node(
+        engine_kind="echo", server_tls_certificate=tmp_path / "chain.pem", server_tls_key=tmp_path / "key.pem"
+    )
+    assert node.url.startswith("https://")
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    async with aiohttp.ClientSession() as session, session.get(f"{node.url}/health/live", ssl=trust) as response:
+        assert response.status == 200
+
+
+async def test_a_bad_certificate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.pem").write_text("not a certificate")
+    node = Node(
+        settings(engine_kind="echo", server_tls_certificate=tmp_path / "x.pem", server_tls_key=tmp_path / "x.pem")
+    )
+    with pytest.raises(SettingsError, match="certificate"):
+        await node.start()
