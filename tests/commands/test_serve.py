@@ -28,7 +28,7 @@ def serving(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Po
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**clean, **environment}) as process:
         assert process.stderr is not None
         try:
-            url = next(found[0] for line in process.stderr if (found := re.search(r"http://127[^\s/",]+", line)))
+            url = next(found[0] for line in process.stderr if (found := re.search(r"http://127[0-9.:]+", line)))
             yield process, url
         finally:
             process.kill()
