@@ -116,6 +116,7 @@ class Node:
             access_log=None,
             max_line_size=_MAX_HEADER_BYTES,
             max_field_size=_MAX_HEADER_BYTES,
+            keepalive_timeout=75,  # idle connections hold memory; aiohttp's default is an hour
             shutdown_timeout=1.0,  # streams were drained before; what is left now is cut
         )
         await self._runner.setup()

@@ -65,6 +65,8 @@ def constraint_for(
 ) -> Constraint | None:
     """The grammar of the answer; None where no call is wanted. `tools` come from `definitions`."""
     wanted, forced = _wanted(tools, tool_choice)
+    if isinstance(tool_choice, Mapping):
+        parallel = False  # who names one function wants one call of it
     return Constraint("lark", _grammar(wanted, forced, parallel)) if wanted else None
 
 

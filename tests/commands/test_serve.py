@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from node import settings
 from node.cli import build_parser
-from node.commands.serve import load_settings
+from node.commands.serve import _announce, load_settings
 from node.errors import SettingsError
+from tests.support.process import serving
 
 
-@contextmanager
-def serving(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A served echo node and its address."""
-    command = [sys.executable, "-m", "node", "serve", "--engine", "echo", "--port", "0", *arguments]
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OUTPOST_")}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**clean, **environment}) as process:
-        assert process.stderr is not None
-        try:
-            url = next(found[0] for line in process.stderr if (found := re.search(r"http://127[0-9.:]+", line)))
-            yield process, url
-        finally:
-            process.kill()
+def announced(capsys: pytest.CaptureFixture[str], url: str) -> str:
+    """What `serve` prints for a node at `url`."""
+
+    class Info:
+        id = "echo"
+
+    class Model:
+        info = Info()
+
+    class Announced:
+        model = Model()
+
+    node = Announced()
+    node.url = url  # type: ignore[attr-defined]
+    _announce(node)  # type: ignore[arg-type]
+    return capsys.readouterr().err
 
 
-def test_it_says_where_it_is_and_ends_on_sigterm() -> None:
-    with serving() as (process, url):
-        assert process.stderr is not None
-        printed = "".join(process.stderr.readline() for _ in range(6))
-        assert f"page   {url}/" in printed
-        assert f"curl -N {url}/v1/chat/completions" in printed
+def test_it_serves_until_sigterm() -> None:
+    with serving("--engine", "echo") as (process, url):
         with urllib.request.urlopen(f"{url}/health/ready") as response:
             assert response.status == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
 
 
-def test_the_printed_curl_line_works() -> None:
-    with serving() as (process, url):
-        assert process.stderr is not None
-        printed = ""
-        while "stop" not in printed:
-            printed += process.stderr.readline()
+def test_the_printed_addresses_work(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving("--engine", "echo") as (_, url):
+        printed = announced(capsys, url)
+        assert f"page   {url}/\n" in printed
         command = printed[printed.index("curl -N") : printed.index("  stop")]
         answer = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
         assert answer.stdout.endswith("data: [DONE]\n\n")

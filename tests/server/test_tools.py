@@ -81,6 +81,7 @@ def test_required_is_a_call_from_the_first_character() -> None:
 def test_a_named_function_is_the_only_one() -> None:
     only = constraint_for(TOOLS, {"type": "function", "function": {"name": "clock"}}, True)
     assert accepts(only, call("clock", "{}"))
+    assert not accepts(only, call("clock", "{}") + "\n" + call("clock", "{}")), "one call, also where parallel is on"
     assert not accepts(only, call())
 
 
