@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from node import cli
+from node.bench.report import Figure, Report
+from node.commands import bench
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of this machine reach the tests."""
+    for name in [name for name in os.environ if name.startswith("OUTPOST_") and name != "OUTPOST_HOME"]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "VERBS", ("bench",))
+
+
+def test_soak_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["bench", "soak", "--minutes", "0.02", "--clients", "70", "--set", "engine.kind=echo"])
+    out, err = capsys.readouterr()
+    assert "replies that were not whole" in out
+    assert "0 replies" in out  # also with more clients than the queue takes by default
+    assert "the echo engine" in out
+    assert code == (1 if "MISSED" in out else 0)
+    assert err == ""
+
+
+def test_soak_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["bench", "soak", "--minutes", "0.01", "--clients", "2", "--set", "engine.kind=echo", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["title"] == "outpost bench soak"
+    assert report["figures"][0]["value"] == 0
+
+
+@pytest.mark.parametrize(("value", "code"), [(1.0, 0), (0.5, 1)])
+def test_a_missed_target_is_an_exit_code(value: float, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    async def measure(*_: object) -> Report:
+        return Report("x", (Figure("ratio", value, at_least=0.92),))
+
+    args = argparse.Namespace(measure=measure, json=False, set=[], model=None, threads=None)
+    assert bench.run(args) == code
+    assert ("1 of 1 targets missed: ratio." in capsys.readouterr().out) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["engine", "--set", "engine.kind=echo"], "engine.kind must be llama"),
+        (["engine", "--set", "engine.slots=4"], "engine.slots must be at least 8"),
+        (["engine", "--set", "engine.slots"], "KEY=VALUE"),
+        (["engine", "--threads", "many"], "threads"),
+        (["engine", "--rounds", "0"], "invalid _count value"),
+        (["soak", "--minutes", "0"], "invalid _minutes value"),
+        (["soak", "--clients", "-1"], "invalid _count value"),
+        ([], "BENCHMARK"),
+    ],
+)
+def test_wrong_use_is_exit_2(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "engine", "--model", "no-such-model"]) == 1
+    assert "no-such-model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "promise"), [("engine", "0.92"), ("soak", "32 MiB")])
+def test_help_says_what_is_measured(name: str, promise: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", name, "--help"]) == 0
+    assert promise in capsys.readouterr().out
+
+
+def test_steps_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = bench.Steps("measurements", 12)
+    steps.next("bare loop")
+    steps.next("node")
+    assert capsys.readouterr().err == "[ 1 of 12 measurements]  bare loop\n[ 2 of 12 measurements]  node\n"
+
+
+def test_seconds_are_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = bench.Steps("s", 30)
+    for second in range(35):
+        steps.reach(second + 0.2, "fine")
+    assert capsys.readouterr().err == "[10 of 30 s]  fine\n[20 of 30 s]  fine\n"
