@@ -1,0 +1,141 @@
+"""What a long prompt does to streams that are running, and they to it.
+
+Each round: the long prompt alone on an idle node; then streams that decode undisturbed for a while; then another long
+prompt of the same length among them. Every prompt is new to the node, so that no cache helps it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from node.bench.figures import Arrivals, gaps, percentile
+from node.bench.prompts import long_prompt, question
+from node.bench.report import Figure
+from node.bench.streams import GREEDY, count_tokens, first_token, listen
+from node.client import Client
+from node.errors import OperatorError
+
+GAP_FACTOR, GAP_FLOOR_S = 3.0, 0.080
+TTFT_FACTOR = 2.0
+_SETTLE_S = 0.5
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured. `stream_tokens` must outlast the calm and the newcomer."""
+
+    rounds: int
+    streams: int = 4
+    calm_s: float = 4.0
+    prompt_tokens: int = 3000
+    stream_tokens: int = 2000
+
+
+FULL = Plan(3)
+QUICK = Plan(1, calm_s=2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: the streams' gaps before and while the newcomer waited, and its TTFT alone and among them; seconds."""
+
+    calm: tuple[float, ...]
+    disturbed: tuple[float, ...]
+    alone_s: float
+    among_s: float
+
+
+class Disturbance:
+    """The run; `rounds` fills up as it goes on."""
+
+    def __init__(self, url: str, client: Client, plan: Plan, tell: Tell) -> None:
+        self._url, self._client, self._plan, self._tell = url, client, plan, tell
+        self.rounds: list[Round] = []
+
+    @property
+    def runs(self) -> int:
+        """How often `tell` is called."""
+        return 2 * self._plan.rounds
+
+    async def run(self) -> None:
+        """Measure all rounds."""
+        for number in range(self._plan.rounds):
+            alone, newcomer = await self._prompt(2 * number), await self._prompt(2 * number + 1)
+            await asyncio.sleep(_SETTLE_S)
+            self._tell(f"round {number + 1}, a long prompt alone")
+            alone_s = await first_token(self._client, alone)
+            await asyncio.sleep(_SETTLE_S)
+            self._tell(f"round {number + 1}, a long prompt among {self._plan.streams} streams")
+            self.rounds.append(await self._among(newcomer, alone_s))
+
+    async def _prompt(self, seed: int) -> str:
+        return await long_prompt(self._plan.prompt_tokens, seed, lambda text: count_tokens(self._url, text))
+
+    async def _among(self, newcomer: str, alone_s: float) -> Round:
+        streams = [Arrivals() for _ in range(self._plan.streams)]
+        tasks = [
+            asyncio.create_task(listen(self._client, question(n), stream, self._plan.stream_tokens, **GREEDY))
+            for n, stream in enumerate(streams)
+        ]
+        try:
+            while not all(stream.times for stream in streams):
+                await _unless_ended(tasks, 0.02)
+            calm_from = time.perf_counter()
+            await _unless_ended(tasks, self._plan.calm_s)
+            sent = time.perf_counter()
+            among_s = await first_token(self._client, newcomer)
+            await _unless_ended(tasks, 0)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        calm = [gap for stream in streams for gap in gaps(_before(stream, sent), calm_from)]
+        disturbed = [gap for stream in streams for gap in gaps(stream.times, sent, sent + among_s)]
+        return Round(tuple(calm), tuple(disturbed), alone_s, among_s)
+
+
+def figures(rounds: Sequence[Round]) -> list[Figure]:
+    """Both promises: how long the streams were held up, and how long the newcomer waited."""
+    calm = [gap for round in rounds for gap in round.calm]
+    disturbed = [gap for round in rounds for gap in round.disturbed]
+    usual, worst = statistics.median(calm), percentile(disturbed, 0.99)
+    alone, among = (statistics.median(getattr(round, name) for round in rounds) for name in ("alone_s", "among_s"))
+    middle, longest = statistics.median(disturbed), max(disturbed)
+    return [
+        Figure(
+            "p99 gap while a long prompt is read",
+            worst * 1000,
+            "ms",
+            at_most=max(GAP_FACTOR * usual, GAP_FLOOR_S) * 1000,
+            detail=f"median {middle * 1000:.1f}, longest {longest * 1000:.1f} ms of {len(disturbed)}; "
+            f"undisturbed median {usual * 1000:.1f}, p99 {percentile(calm, 0.99) * 1000:.1f} ms",
+        ),
+        Figure(
+            "long prompt's TTFT, among streams / alone",
+            statistics.median(round.among_s / round.alone_s for round in rounds),
+            at_most=TTFT_FACTOR,
+            detail=f"{among:.2f} / {alone:.2f} s",
+        ),
+    ]
+
+
+def _before(stream: Arrivals, end: float) -> list[float]:
+    return [at for at in stream.times if at <= end]
+
+
+async def _unless_ended(tasks: Sequence[asyncio.Task[object]], seconds: float) -> None:
+    """Wait so long; raises what a stream raised, or OperatorError when one came to its end."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task.done():
+            task.result()
+            raise OperatorError("A stream ended before the long prompt was answered; the streams must be longer.")

@@ -1,0 +1,190 @@
+"""`outpost bench`: measure this machine's node, and say whether it keeps what it promises."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from node import settings as settings_module
+from node.bench import disturbance, engine, soak
+from node.bench.bare import BareLoop
+from node.bench.process import NodeProcess
+from node.bench.report import Figure, Report, as_json, table
+from node.client import Client
+from node.engine.hardware import cpu_name, usable_cores
+from node.errors import SettingsError
+from node.models.weights import locate
+from node.settings import Settings
+
+_ABOUT = """\
+Measure a node on this machine, with the model and the threads that it would serve with. Every benchmark starts a node
+of its own on a free port, so the port of a running one does not matter; but its load would, so stop it first.
+
+Exit code 0 means that every target was met, 1 that one was missed.
+"""
+_ENGINE = f"""\
+Two promises of the engine, measured in one run.
+
+1. The node costs little. Tokens/s through the whole node over HTTP, with the client on the same cores, against a bare
+   decode loop over the same llama.cpp, model, threads and prompts, with 1, 4 and 8 streams. Both take turns, round by
+   round; the figure is the median of the rounds' ratios. Target: at least {engine.TARGET}.
+2. A long prompt holds nobody up. While 4 streams decode, a prompt of 3,000 tokens arrives. Until its first token, the
+   p99 of the streams' gaps may be {disturbance.GAP_FACTOR:g} times their undisturbed median, or \
+{disturbance.GAP_FLOOR_S * 1000:g} ms where that is more.
+   Its own time to first token (TTFT) may be {disturbance.TTFT_FACTOR:g} times what it is on an idle node.
+
+It takes about five minutes, with --quick one. Other work on the machine makes it noisy.
+"""
+_SOAK = f"""\
+Many clients that ask short questions, and ask again as soon as they are answered. Some run, the rest wait in the queue.
+
+Every reply must be whole: ended by stop or length, with a usage that fits what came, no error. After a warm-up the
+node's memory must stay within {soak.RSS_SLACK_MIB:g} MiB of its median. /health/live, asked ten times a second by the \
+same process, must
+answer within {soak.LIVE_LIMIT_MS:g} ms in 99 of 100 cases.
+"""
+
+_LINE_EVERY_S = 10.0
+
+Verbs = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it
+
+
+def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    """Add `bench` and its benchmarks to the command line."""
+    parser = verbs.add_parser(
+        "bench",
+        help="measure a node on this machine",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    benches = parser.add_subparsers(dest="bench", metavar="BENCHMARK", required=True)
+    parser.set_defaults(run=run)
+    throughput = _add(benches, "engine", "what the node costs, and what a long prompt does to others", _ENGINE, _engine)
+    throughput.add_argument("--rounds", type=_count, metavar="N", help="rounds of each part (default: 5 and 3)")
+    throughput.add_argument("--quick", action="store_true", help="fewer rounds, shorter streams: a first impression")
+    endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
+    endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
+    endurance.add_argument("--clients", type=_count, default=64, metavar="N", help="how many (default: 64)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one benchmark and print its report; 1 if a target was missed."""
+    settings, changes = _settings(args)
+    report: Report = asyncio.run(args.measure(args, settings, changes))
+    print(json.dumps(as_json(report), indent=2) if args.json else table(report))
+    return 1 if report.missed else 0
+
+
+def _add(
+    benches: Verbs[argparse.ArgumentParser], name: str, text: str, about: str, measure: Callable[..., Any]
+) -> argparse.ArgumentParser:
+    """One benchmark with the flags that all of them have; `measure(args, settings, changes)` gives the Report."""
+    parser = benches.add_parser(
+        name, help=text, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(measure=measure)
+    parser.add_argument("--model", metavar="NAME", help="a name from `outpost models list`, or a GGUF file")
+    parser.add_argument("--threads", metavar="N", help="CPU threads; 0 takes the cores this process may use")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting of the node")
+    parser.add_argument("--json", action="store_true", help="print JSON for other programs")
+    return parser
+
+
+def _settings(args: argparse.Namespace) -> tuple[Settings, list[str]]:
+    """The settings, and those of the command line as KEY=VALUE for the node."""
+    named = [("model.name", args.model), ("engine.threads", args.threads)]
+    changes = [*args.set, *(f"{key}={value}" for key, value in named if value is not None)]
+    if wrong := [change for change in changes if "=" not in change]:
+        raise SettingsError(f"--set takes KEY=VALUE, not `{wrong[0]}`.")
+    return settings_module.load(flags=dict(change.split("=", 1) for change in changes)), changes
+
+
+async def _engine(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    if settings.engine.kind != "llama":
+        raise SettingsError("The bare loop runs on llama.cpp only; engine.kind must be llama.")
+    first, second = (engine.QUICK, disturbance.QUICK) if args.quick else (engine.FULL, disturbance.FULL)
+    if settings.engine.slots < max(first.tokens):
+        raise SettingsError(f"engine.slots must be at least {max(first.tokens)} for this benchmark.")
+    if args.rounds:
+        first = dataclasses.replace(first, rounds=args.rounds)
+        second = dataclasses.replace(second, rounds=args.rounds)
+    with BareLoop(settings.engine, locate(settings.model.name)) as bare:
+        async with NodeProcess(changes) as node, Client(node.url) as client:
+            steps = Steps("measurements")
+            cost = engine.Throughput(bare, node, client, first, steps.next)
+            newcomer = disturbance.Disturbance(node.url, client, second, steps.next)
+            steps.total = cost.runs + newcomer.runs
+            await cost.run()
+            await newcomer.run()
+    figures = (*engine.figures(cost.rates), *disturbance.figures(newcomer.rounds))
+    return Report("outpost bench engine", figures, (*_conditions(settings), *_quiet(cost)))
+
+
+def _quiet(cost: engine.Throughput) -> tuple[str, str]:
+    """How far the two sides, and other work on the machine, may have disturbed each other."""
+    node, bare = cost.idle_node.share, cost.idle_bare.share
+    return (
+        f"while the other side was measured, the node used {node:.1%} and the bare loop {bare:.1%} of a core",
+        f"the bare loop's own rate differed by up to {engine.unsteadiness(cost.rates):.0%} between rounds",
+    )
+
+
+async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    plan = soak.Plan(args.clients, args.minutes * 60)
+    room = f"queue.max_waiting={max(plan.clients, settings.queue.max_waiting)}"
+    async with NodeProcess([*changes, room]) as node:
+        steps = Steps("s", round(plan.seconds))
+        soaking = soak.Soak(node, plan, steps.reach)
+        await soaking.run()
+    figures: list[Figure] = soak.figures(soaking.tally, plan)
+    slots = f"{plan.clients} clients, {settings.engine.slots} slots, {plan.seconds / 60:g} minutes"
+    return Report("outpost bench soak", tuple(figures), (*_conditions(settings), slots))
+
+
+class Steps:
+    """How far a benchmark is, on stderr: a line a step, or one every ten seconds where the steps are seconds."""
+
+    def __init__(self, unit: str, total: int = 0) -> None:
+        self.total, self._unit, self._done = total, unit, 0
+
+    def next(self, label: str) -> None:
+        """The next measurement begins."""
+        self._done += 1
+        self._show(label)
+
+    def reach(self, seconds: float, label: str) -> None:
+        """So many seconds have passed."""
+        if seconds >= self._done + _LINE_EVERY_S and seconds < self.total:
+            self._done = round(seconds)
+            self._show(label)
+
+    def _show(self, label: str) -> None:
+        width = len(str(self.total))
+        print(f"[{self._done:{width}} of {self.total} {self._unit}]  {label}", file=sys.stderr, flush=True)
+
+
+def _conditions(settings: Settings) -> tuple[str, ...]:
+    threads = settings.engine.threads or usable_cores()
+    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    model = settings.model.name if settings.engine.kind == "llama" else f"the {settings.engine.kind} engine"
+    return (f"{model}, {threads} threads, {cpu_name() or 'unknown processor'}", f"load average at the end: {load}")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 24 * 60:
+        raise ValueError(text)
+    return value

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+
+from node.bench.disturbance import FULL, QUICK, Disturbance, Plan, Round, figures
+from node.bench.process import NodeProcess
+from node.client import Client
+from node.errors import OperatorError
+
+CALM = (0.02,) * 100
+
+
+def test_the_floor_counts_where_streams_are_fast() -> None:
+    gap, ttft = figures([Round(CALM, (0.079,) * 100, 5.0, 10.0)])
+    assert (gap.at_most, gap.value, gap.met) == (80, pytest.approx(79), True)
+    assert (ttft.value, ttft.met) == (2, True)
+
+
+def test_three_times_the_median_counts_where_they_are_slow() -> None:
+    gap, _ = figures([Round((0.05,) * 9, (0.14,) * 9, 5.0, 5.0)])
+    assert gap.at_most == pytest.approx(150)
+    assert gap.met is True
+
+
+def test_one_gap_of_a_hundred_may_be_long() -> None:
+    assert figures([Round(CALM, (*[0.05] * 99, 9.0), 1.0, 1.0)])[0].met is True
+    assert figures([Round(CALM, (*[0.05] * 98, 9.0, 9.0), 1.0, 1.0)])[0].met is False
+
+
+def test_the_newcomer_is_judged_by_the_median_round() -> None:
+    rounds = [Round(CALM, CALM, 1.0, among) for among in (1.5, 1.9, 9.0)]
+    ttft = figures(rounds)[1]
+    assert ttft.value == 1.9
+    assert ttft.detail == "1.90 / 1.00 s"
+
+
+@pytest.mark.parametrize("plan", [FULL, QUICK])
+def test_plans_measure_what_is_promised(plan: Plan) -> None:
+    assert (plan.streams, plan.prompt_tokens) == (4, 3000)
+
+
+async def test_a_round_on_a_node(echo_process: NodeProcess) -> None:
+    said: list[str] = []
+    async with Client(echo_process.url) as client:
+        plan = Plan(2, streams=2, calm_s=0.1, prompt_tokens=1500, stream_tokens=8000)
+        run = Disturbance(echo_process.url, client, plan, said.append)
+        await run.run()
+    assert len(said) == run.runs == 4
+    for measured in run.rounds:
+        assert measured.calm
+        assert measured.disturbed
+        assert measured.alone_s > 0
+        assert measured.among_s > 0
+
+
+async def test_streams_that_end_too_early_are_no_measurement(echo_process: NodeProcess) -> None:
+    async with Client(echo_process.url) as client:
+        plan = Plan(1, streams=2, calm_s=5, prompt_tokens=100, stream_tokens=50)
+        with pytest.raises(OperatorError, match="must be longer"):
+            await Disturbance(echo_process.url, client, plan, lambda _: None).run()
