@@ -5,12 +5,16 @@ NodeError
 │   ├── ContextLengthExceeded 400                          prompt + max_tokens do not fit; both numbers are named
 │   ├── Unsupported           400                          understood, but this node or model cannot honour it
 │   ├── Unauthorized          401  authentication_error
-│   ├── NotFound              404                          no such route
+│   ├── Forbidden             403  permission_error        it exists and belongs to somebody else
+│   ├── Gone                  410                          it was here and was evicted
+│   ├── NotFound              404                          no such route, or no such thing
 │   │   └── ModelNotFound     404                          no such model; the ones that exist are named
 │   └── TooLarge              413                          the body is over its limit
+├── Conflict                  409  conflict_error          the caller's state and the node's do not fit together
 ├── Overloaded                429  rate_limit_error        retry after `retry_after` seconds
 ├── Unavailable               503  server_error            draining, or no token decoded yet
 ├── EngineFailed              500  server_error            the engine broke under a running request
+├── StoreFailed               500  server_error            the node's database cannot do what it must
 └── OperatorError             exit 1                       what a person at the terminal has to mend
     ├── SettingsError         exit 2                       unknown key, wrong type, impossible combination
     ├── ModelFileError                                     missing, truncated, broken or unsupported weights
@@ -70,6 +74,17 @@ class Unauthorized(InvalidRequest):
     code = "invalid_api_key"
 
 
+class Forbidden(InvalidRequest):
+    status = 403
+    kind = "permission_error"
+    code = "forbidden"
+
+
+class Gone(InvalidRequest):
+    status = 410
+    code = "evicted"
+
+
 class NotFound(InvalidRequest):
     status = 404
     code = "not_found"
@@ -82,6 +97,12 @@ class ModelNotFound(NotFound):
 class TooLarge(InvalidRequest):
     status = 413
     code = "request_too_large"
+
+
+class Conflict(NodeError):
+    status = 409
+    kind = "conflict_error"
+    code = "conflict"
 
 
 class Overloaded(NodeError):
@@ -99,6 +120,11 @@ class Unavailable(NodeError):
 
 class EngineFailed(NodeError):
     code = "engine_failed"
+    retryable = True
+
+
+class StoreFailed(NodeError):
+    code = "store_failed"
     retryable = True
 
 

@@ -65,16 +65,16 @@ class Engine(Section, frozen=True):
     context: int = 0
     "longest prompt + answer of one request, in tokens; 0 takes the model's own"
     kv_tokens: int = 0
-    "tokens that the shared KV cache holds for all slots together; 0 means twice the context"
+    "tokens that the shared KV cache holds for all slots together; 0 takes one whole context"
     kv_type: Literal["f16", "q8_0"] = "f16"
     "number format of the KV cache"
     threads: int = 0
     "CPU threads; 0 takes the cores this process may use"
     gpu_layers: int = -1
     "layers to put on a GPU where llama.cpp was built for one; -1 means all"
-    step_ms: float = 55.0
+    step_ms: float = 62.0
     "target time of one step while answers stream: bounds the gap that a new prompt can cause"
-    prefill_step_ms: float = 250.0
+    prefill_step_ms: float = 600.0
     "target time of one step while only prompts are read: bounds how long a newcomer or a cancel waits"
     pooling: Literal["auto", "none", "mean", "last"] = "auto"
     "how embeddings are made from token states; auto takes the model's own, or the mean; none turns them off"

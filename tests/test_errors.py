@@ -28,7 +28,7 @@ def test_permanent_errors_are_those_that_clients_do_not_retry() -> None:
         if error.retryable:
             assert error.status in (429, 500, 503), error
         elif issubclass(error, errors.InvalidRequest):
-            assert error.status in (400, 401, 403, 404, 413, 422), error
+            assert error.status in (400, 401, 403, 404, 410, 413, 422), error
 
 
 def test_context_overflow_names_both_numbers() -> None:

@@ -114,15 +114,20 @@ def _share(prompts: list[Row], budget: int) -> list[Chunk]:
 class StepCost:
     """Learns what a step costs and turns a target time into a budget of prompt tokens.
 
-    Model: seconds = decode(streams) + prompt_tokens · per_token; both parts are moving averages of what was measured.
+    Model: seconds = decode(streams) + prompt_tokens · per_token, all moving averages of what was measured. A prompt
+    token beside streams costs another price than one alone: kernels for attention change with the size of the batch
+    (on CPUs llama.cpp's tiled one begins at 64 rows and halves the price deep inside a long prompt).
+
     A single slow step (the machine was busy elsewhere) counts at most double, so that it cannot stop reading.
     """
 
     SMOOTHING = 0.2
-    LEAST = 8  # prompt tokens a step, however slow the machine: reading must go on
+    TILE = 64  # prompt tokens of a step without streams come in multiples of this
+    LEAST = 2  # prompt tokens beside streams, however slow the machine: reading must go on
 
     def __init__(self, per_token: float = 0.002) -> None:
-        self.per_token = per_token
+        self._alone = per_token
+        self._beside = per_token
         self._decode: dict[int, float] = {}
 
     def decode(self, streams: int) -> float:
@@ -130,9 +135,13 @@ class StepCost:
         if streams == 0:
             return 0.0
         if not self._decode:
-            return streams * self.per_token
+            return streams * self._beside
         nearest = min(self._decode, key=lambda n: abs(n - streams))
         return self._decode[nearest] * max(1.0, streams / nearest)
+
+    def per_token(self, streams: int) -> float:
+        """Expected seconds of one more prompt token beside `streams` streaming sequences."""
+        return self._beside if streams else self._alone
 
     def budget(self, streams: int, target: float) -> int:
         """Prompt tokens that fit `target` seconds beside `streams` streaming sequences.
@@ -141,19 +150,22 @@ class StepCost:
         machines prompts would otherwise never be read.
         """
         decode = self.decode(streams)
-        room = max(target, 2 * decode) - decode
-        tokens = int(room / self.per_token)
-        # Multiples of eight: matrix kernels work in tiles, and a batch shape that returns is cheaper than a new one.
-        return max(self.LEAST, tokens - tokens % 8)
+        tokens = int((max(target, 2 * decode) - decode) / self.per_token(streams))
+        if streams == 0:
+            return max(self.TILE, tokens - tokens % self.TILE)
+        return max(self.LEAST, tokens)
 
     def observe(self, streams: int, prompt_tokens: int, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
         if prompt_tokens == 0:
             known = self._decode.get(streams)
             self._decode[streams] = seconds if known is None else self._blend(known, seconds)
-        elif prompt_tokens >= self.LEAST:
-            spent = max(seconds - self.decode(streams), 1e-6)
-            self.per_token = self._blend(self.per_token, spent / prompt_tokens)
+            return
+        price = max(seconds - self.decode(streams), 1e-6) / prompt_tokens
+        if streams:
+            self._beside = self._blend(self._beside, price)
+        elif prompt_tokens >= self.TILE:  # a prompt's last few tokens say little about a full chunk
+            self._alone = self._blend(self._alone, price)
 
     def _blend(self, known: float, seen: float) -> float:
         return known + self.SMOOTHING * (min(seen, 2 * known) - known)

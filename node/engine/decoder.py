@@ -49,7 +49,7 @@ class Decoder:
         try:
             self.trained_context: int = self._llama.llama_model_n_ctx_train(self._model)
             self.context_size = min(settings.context or self.trained_context, self.trained_context)
-            self.cells = max(settings.kv_tokens or 2 * self.context_size, self.context_size)
+            self.cells = max(settings.kv_tokens, self.context_size)
             self._context = self._open_context(settings, weights)
         except BaseException:
             self.close()

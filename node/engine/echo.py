@@ -64,7 +64,7 @@ class EchoEngine:
         context = settings.context or _CONTEXT
         info = ModelInfo(name, "echo", 0, context, settings.slots, 256, _EMBEDDING_SIZE, can_chat=True)
         self.model: Model = EchoModel(info)
-        self._cells = settings.kv_tokens or 2 * context
+        self._cells = max(settings.kv_tokens, context)
         self._requests: dict[str, Request] = {}
         self._done: dict[str, int] = {}  # prompt bytes read + bytes answered
         self._cancelled: deque[str] = deque()

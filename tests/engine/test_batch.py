@@ -78,24 +78,44 @@ def test_cost_learns_the_machine() -> None:
     cost = StepCost()
     for _ in range(60):
         cost.observe(4, 0, 0.020)
-        cost.observe(4, 16, 0.020 + 16 * 0.0035)
+        cost.observe(4, 10, 0.020 + 10 * 0.0035)
+        cost.observe(0, 64, 64 * 0.0015)
     assert abs(cost.decode(4) - 0.020) < 0.001
-    assert abs(cost.per_token - 0.0035) < 0.0003
-    assert cost.budget(4, 0.055) == 8
-    assert 64 <= cost.budget(0, 0.250) <= 72
+    assert abs(cost.per_token(4) - 0.0035) < 0.0003
+    assert abs(cost.per_token(0) - 0.0015) < 0.0001
+    assert cost.budget(4, 0.055) in (9, 10)
+    assert cost.budget(0, 0.250) == 128
 
 
 def test_one_slow_step_does_not_stop_reading() -> None:
     cost = StepCost(per_token=0.001)
     cost.observe(0, 64, 5.0)
-    assert cost.per_token <= 0.0013
+    cost.observe(2, 16, 5.0)
+    assert cost.per_token(0) <= 0.0013
+    assert cost.per_token(2) <= 0.0013
 
 
 def test_a_slow_machine_still_reads_prompts() -> None:
     cost = StepCost(per_token=0.050)
     cost.observe(4, 0, 0.400)
-    assert cost.budget(4, 0.055) == StepCost.LEAST
-    assert StepCost(per_token=1.0).budget(0, 0.001) == StepCost.LEAST
+    assert cost.budget(4, 0.055) == 8, "twice the streaming time, where that is slow"
+    assert StepCost(per_token=1.0).budget(4, 0.001) >= StepCost.LEAST
+    assert StepCost(per_token=1.0).budget(0, 0.001) == StepCost.TILE
+
+
+def test_small_chunks_beside_streams_do_not_make_the_next_prompt_alone_slow() -> None:
+    cost = StepCost()
+    for _ in range(50):
+        cost.observe(4, 4, 0.080)
+    assert cost.per_token(4) > 0.009
+    assert cost.per_token(0) == 0.002
+
+
+def test_the_end_of_a_prompt_teaches_nothing_about_full_chunks() -> None:
+    cost = StepCost()
+    for _ in range(50):
+        cost.observe(0, 3, 0.030)
+    assert cost.per_token(0) == 0.002
 
 
 def test_an_unseen_batch_size_is_scaled_from_the_nearest() -> None:
