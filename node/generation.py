@@ -40,7 +40,11 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One piece of work for an engine. `logprobs` is how many alternatives to report per token; None is off."""
+    """One piece of work for an engine. `logprobs` is how many alternatives to report per token; None is off.
+
+    `continued` are tokens of the answer that were generated before, in another life of the node or by another node:
+    they count, and the answer goes on after them.
+    """
 
     id: str
     prompt: tuple[int, ...]
@@ -51,6 +55,7 @@ class Request:
     constraint: Constraint | None = None
     logprobs: int | None = None
     ignore_eos: bool = False
+    continued: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,14 @@ class Token:
     id: int
     piece: bytes
     logprob: Logprob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One numbered piece of an answer; the last may be text without a token (what a false start held back)."""
+
+    text: str
+    token: Token | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +128,9 @@ class TokenSource(Protocol):
     def cancel(self, request_id: str) -> None:
         """Stop it within one step, at any stage; its sink gets `Finished("cancelled")`. Unknown ids are ignored."""
 
+    def hold(self, request_id: str, held: bool) -> None:
+        """Pause it, or let it go on: while held it makes no tokens and costs no time. Unknown ids are ignored."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -151,12 +167,13 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy the node is right now. `kv_used` of `kv_total` cache cells hold tokens."""
+    """How busy the node is right now. `kv_used` of `kv_total` cache cells hold tokens; `memory_free` is in bytes."""
 
     running: int
     waiting: int
     kv_used: int
     kv_total: int
+    memory_free: int | None = None
 
 
 class Service(Protocol):

@@ -1,7 +1,8 @@
 """The only place where the parts are joined, started and stopped.
 
-Start: model file → engine in its thread → gate → server, then one token is really decoded; only after that the node is
-ready. Stop (SIGTERM, SIGINT): refuse new requests, answer "not ready", let what runs finish within the grace period.
+Start: store, model file → engine in its thread → gate → server; then one token is really decoded, and generations that
+a dead process left unfinished go on; only after that the node is ready. Stop (SIGTERM, SIGINT): refuse new requests,
+answer "not ready", let what runs finish within the grace period; what is resumable then goes on in the next life.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from aiohttp import web
 
 from node.admission.gate import Gate
 from node.engine.base import open_engine
+from node.engine.hardware import memory
 from node.engine.worker import Worker
 from node.errors import EngineFailed, SettingsError
 from node.generation import Failed, Load, Model, Request, Sampling, TokenSource
 from node.models import gguf
 from node.models.weights import locate
-from node.server.app import create_app
-from node.settings import Settings
+from node.server.app import STREAMS, create_app
+from node.settings import Settings, home
+from node.store.db import Database
+from node.store.streams import StreamStore
 from node.stream.session import Session
 
 log = logging.getLogger(__name__)
@@ -33,6 +38,7 @@ log = logging.getLogger(__name__)
 # A thread that wants the GIL asks for it after this long (Python's default is 5 ms, half a decode step).
 _SWITCH_INTERVAL_S = 0.0005
 _MAX_HEADER_BYTES = 16 << 10
+_SYNC: Mapping[str, Literal["NORMAL", "FULL"]] = {"process": "NORMAL", "power": "FULL"}
 
 
 class Node:
@@ -46,6 +52,9 @@ class Node:
         self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights))
         self._gate: Gate | None = None
         self._runner: web.AppRunner | None = None
+        path = _database_file(settings)
+        self._database = Database(path, _SYNC[settings.streams.durability]) if path else None
+        self._store: StreamStore | None = None
         self._name, self._weights = _model_file(settings)
         self._decoded = False
         self.url = ""
@@ -61,12 +70,14 @@ class Node:
     def load(self) -> Load:
         assert self._gate is not None, "the node was not started"
         engine = self._worker.load
-        return Load(self._gate.running, self._gate.waiting, engine.kv_used, engine.kv_total)
+        free = memory().available
+        return Load(self._gate.running, self._gate.waiting, engine.kv_used, engine.kv_total, free)
 
     async def start(self) -> None:
         """Load the model, open the port, decode a first token; raises OperatorError."""
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         tls = _tls(self._settings)
+        await self._open_store()
         await self._worker.start()
         self.model = self._worker.model
         slots = self.model.info.slots
@@ -74,6 +85,7 @@ class Node:
         try:
             await self._listen(tls)
             await self._decode_one_token()
+            await self._app[STREAMS].resume_unfinished()
         except BaseException:
             await self.stop(grace_s=0)
             raise
@@ -90,9 +102,13 @@ class Node:
                     await self._gate.drained()
             except TimeoutError:
                 log.warning("the grace period is over", extra={"running": self._gate.running})
+        if self._runner is not None:
+            self._app[STREAMS].suspend()
         await self._worker.stop()
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._database is not None:
+            await self._database.close()
 
     async def serve_until_signal(self, on_ready: Callable[[Node], None]) -> None:
         """Start, run until SIGTERM or SIGINT, stop gracefully; a second signal stops at once."""
@@ -107,11 +123,17 @@ class Node:
             loop.add_signal_handler(number, os._exit, 130)
         await self.stop()
 
+    async def _open_store(self) -> None:
+        if self._database is not None:
+            await self._database.open()
+            streams = self._settings.streams
+            self._store = StreamStore(self._database, streams.max_bytes, streams.max_age_s)
+
     async def _listen(self, tls: ssl.SSLContext | None) -> None:
         server = self._settings.server
-        app = create_app(self._settings, self)
+        self._app = create_app(self._settings, self, self._store)
         self._runner = web.AppRunner(
-            app,
+            self._app,
             handler_cancellation=True,
             access_log=None,
             max_line_size=_MAX_HEADER_BYTES,
@@ -134,7 +156,7 @@ class Node:
     async def _decode_one_token(self) -> None:
         prompt = tuple(self.model.encode("Hello"))
         request = Request("warm-up", prompt, 1, sampling=Sampling(temperature=0), ignore_eos=True)
-        session = Session(request, self.source.cancel)
+        session = Session(request, self.source)
         self.source.submit(request, session.feed)
         end = await session.finished()
         if isinstance(end, Failed) or session.completion_tokens != 1:
@@ -150,6 +172,18 @@ def _model_file(settings: Settings) -> tuple[str, Path | None]:
     gguf.read(weights)  # a damaged file gets a better word here than llama.cpp has
     name = settings.model.name
     return (weights.stem if name.endswith(".gguf") else name), weights
+
+
+def _database_file(settings: Settings) -> Path | None:
+    streams = settings.streams
+    if streams.resumable == "never" or streams.durability == "off":
+        return None
+    if streams.database:
+        return Path(streams.database).expanduser()
+    if settings.server.port == 0:
+        log.info("a port picked anew each time has no database; resumable generations live in memory only")
+        return None
+    return home() / f"node-{settings.server.port}.db"
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

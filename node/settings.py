@@ -98,6 +98,34 @@ class Queue(Section, frozen=True):
     "requests that may wait for a slot; beyond that clients get 429 with Retry-After"
 
 
+class Streams(Section, frozen=True):
+    resumable: Literal["ask", "always", "never"] = "ask"
+    "which generations outlive their reader and the process: those that ask with Outpost-Resumable: 1, all, or none"
+    durability: Literal["process", "power", "off"] = "process"
+    "what a resumable generation survives: the process's death, a power cut (an fsync a step), or neither"
+    database: str = ""
+    "SQLite file; empty means node-PORT.db in the data directory, and none where the port is 0"
+    max_bytes: int = 256 << 20
+    "bytes on disk for resumable generations; beyond that the oldest ended one is evicted"
+    max_age_s: float = 86_400.0
+    "seconds after which a resumable generation is evicted"
+    when_ahead: Literal["refuse", "rewind"] = "refuse"
+    "for a reader who has seen more than was stored (power cut): answer 409, or tell it in the stream to go back"
+    reader_buffer_bytes: int = 256 << 10
+    "memory that one reader who lags may cost; near it, the generation is held until the reader catches up"
+
+
+class Websocket(Section, frozen=True):
+    heartbeat_s: float = 15.0
+    "seconds between pings; after 3 without a sign of life a connection is suspect, after 5 it is closed"
+    max_message_bytes: int = 4 << 20
+    "largest message accepted, unpacked; a larger one closes the connection"
+    max_generations: int = 16
+    "generations that may run at the same time on one connection"
+    max_connections: int = 256
+    "connections at the same time; beyond that the answer is 503"
+
+
 class Log(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     "least severe records written"
@@ -109,6 +137,8 @@ class Settings(Section, frozen=True):
     engine: Engine = Engine()
     sampling: SamplingDefaults = SamplingDefaults()
     queue: Queue = Queue()
+    streams: Streams = Streams()
+    websocket: Websocket = Websocket()
     log: Log = Log()
 
 
@@ -118,6 +148,8 @@ SECTIONS: Mapping[str, type[Section]] = {
     "engine": Engine,
     "sampling": SamplingDefaults,
     "queue": Queue,
+    "streams": Streams,
+    "websocket": Websocket,
     "log": Log,
 }
 
@@ -140,6 +172,13 @@ _RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("sampling", "min_p"): (0, 1),
     ("sampling", "repeat_penalty"): (0.01, 10),
     ("queue", "max_waiting"): (0, 100_000),
+    ("streams", "max_bytes"): (1 << 20, 1 << 44),
+    ("streams", "reader_buffer_bytes"): (16 << 10, 64 << 20),
+    ("streams", "max_age_s"): (60, 10 * 365 * 86_400),
+    ("websocket", "heartbeat_s"): (0.08, 600),
+    ("websocket", "max_message_bytes"): (1024, 1 << 26),
+    ("websocket", "max_generations"): (1, 1024),
+    ("websocket", "max_connections"): (1, 100_000),
 }
 
 

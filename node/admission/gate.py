@@ -57,6 +57,10 @@ class Gate:
         asyncio.get_running_loop().call_soon(sink, Finished("cancelled", len(request.prompt), 0))
         self._note_idle()
 
+    def hold(self, request_id: str, held: bool) -> None:
+        """Passed on; one that waits has nothing to hold back yet."""
+        self._source.hold(request_id, held)
+
     def close(self) -> None:
         """Admit nothing new; what runs or waits goes on."""
         self._closed = True

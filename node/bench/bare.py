@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from node.engine.chat import ChatTemplate
-from node.engine.decoder import BATCH, Decoder
+from node.engine.context import BATCH
+from node.engine.decoder import Decoder
 from node.engine.library import llama
 from node.errors import EngineFailed
 from node.settings import Engine as EngineSettings
@@ -40,7 +41,7 @@ class BareLoop:
     def __init__(self, settings: EngineSettings, weights: Path) -> None:
         self._llama: Any = llama()
         self._decoder = Decoder(settings, weights)
-        self._context = self._decoder.handle
+        self._context = self._decoder.context.handle
         self._slots = settings.slots
         self._batch = self._llama.llama_batch_init(BATCH, 0, 1)
         self._chain = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
@@ -65,7 +66,7 @@ class BareLoop:
 
     def run(self, prompts: Sequence[Sequence[int]], steps: int) -> BareRun:
         """Read the prompts, then decode `steps` tokens for each of them together; only the latter is timed."""
-        self._decoder.forget_all()
+        self._decoder.context.forget_all()
         count = len(prompts)
         firsts = [self._prefill(slot, ids) for slot, ids in enumerate(prompts)]
         batch, context, chain = self._batch, self._context, self._chain

@@ -10,9 +10,10 @@ from node.settings import Engine as EngineSettings
 
 
 class EngineLoad(NamedTuple):
-    """Requests that are not ended, cells of the KV cache that hold tokens, and all cells there are."""
+    """Requests that are not ended, those of them that are not held, and the KV cache's cells: in use, and all."""
 
     requests: int
+    active: int
     kv_used: int
     kv_total: int
 
@@ -22,20 +23,24 @@ class Engine(Protocol):
 
     model: Model
 
+    @property
+    def load(self) -> EngineLoad:
+        """How busy it is; with any active request, `step` makes progress."""
+
     def add(self, request: Request) -> None:
         """Take a request; needs a free slot, a fresh id and a prompt that fits. It joins at the next step."""
 
     def cancel(self, request_id: str) -> None:
         """Free what a request holds, at once; its last event, `Finished("cancelled")`, comes from the next step."""
 
+    def hold(self, request_id: str, held: bool) -> None:
+        """Leave a request out of the steps, or take it in again; it keeps its place."""
+
     def step(self) -> list[tuple[str, Event]]:
         """Do one bounded piece of work for all requests; gives what happened, by request id, in order."""
 
     def fail_all(self) -> list[str]:
         """After `step` raised: forget every request, clear all state, and give the ids of those that were lost."""
-
-    def load(self) -> EngineLoad:
-        """How busy it is; with any request at all, `step` makes progress."""
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""

@@ -53,7 +53,7 @@ def plan_step(rows: Sequence[Row], cells: int, budget: int, limit: int) -> Plan:
     """Plan one step over `rows`, oldest first, in a cache of `cells`.
 
     `budget` is how many prompt tokens fit the target time, `limit` how many tokens fit one batch. There is always
-    progress: with any row at all, the plan has a chunk. Needs every row to fit the cache alone.
+    progress: with any row at all, the plan has a chunk, if every row fits the cache alone.
     """
     kept, preempted = _make_room(rows, cells)
     streaming = [row for row in kept if row.pending == 1][:limit]
@@ -61,7 +61,7 @@ def plan_step(rows: Sequence[Row], cells: int, budget: int, limit: int) -> Plan:
     prompts = _admit([row for row in kept if row.pending > 1], free)
     chunks = [Chunk(row.slot, 1, True) for row in streaming]
     chunks += _share(prompts, min(budget, limit - len(streaming), free))
-    if not chunks and kept:
+    if not chunks and any(row.cached for row in kept):
         # All of the cache is held by prompts that are half read: the youngest gives way, then there is room.
         youngest = max(i for i, row in enumerate(kept) if row.cached)
         rest = [row for i, row in enumerate(kept) if i != youngest]
@@ -123,7 +123,7 @@ class StepCost:
 
     SMOOTHING = 0.2
     TILE = 64  # prompt tokens of a step without streams come in multiples of this
-    LEAST = 2  # prompt tokens beside streams, however slow the machine: reading must go on
+    LEAST = 4  # prompt tokens beside streams, however slow the machine: reading must go on
 
     def __init__(self, per_token: float = 0.002) -> None:
         self._alone = per_token

@@ -68,14 +68,21 @@ class EchoEngine:
         self._requests: dict[str, Request] = {}
         self._done: dict[str, int] = {}  # prompt bytes read + bytes answered
         self._cancelled: deque[str] = deque()
+        self._held: set[str] = set()
 
     def add(self, request: Request) -> None:
         self._requests[request.id] = request
-        self._done[request.id] = 0
+        self._done[request.id] = 0  # the prompt is read again, and what was answered with it
 
     def cancel(self, request_id: str) -> None:
         if request_id in self._requests:
             self._cancelled.append(request_id)
+
+    def hold(self, request_id: str, held: bool) -> None:
+        if held and request_id in self._requests:
+            self._held.add(request_id)
+        else:
+            self._held.discard(request_id)
 
     def step(self) -> list[tuple[str, Event]]:
         events: list[tuple[str, Event]] = []
@@ -85,7 +92,7 @@ class EchoEngine:
                 answered = max(0, self._done[request_id] - len(request.prompt))
                 events.append((request_id, Finished("cancelled", len(request.prompt), answered)))
                 self._forget(request_id)
-        for request in list(self._requests.values()):
+        for request in [request for request in self._requests.values() if request.id not in self._held]:
             events += [(request.id, event) for event in self._advance(request)]
         return events
 
@@ -94,16 +101,21 @@ class EchoEngine:
         self._requests.clear()
         self._done.clear()
         self._cancelled.clear()
+        self._held.clear()
         return lost
 
+    @property
     def load(self) -> EngineLoad:
-        return EngineLoad(len(self._requests), sum(self._done.values()), self._cells)
+        # A cancelled request counts as active: the next step has its end to tell.
+        active = len(self._requests) - len(self._held) or len(self._cancelled)
+        return EngineLoad(len(self._requests), active, sum(self._done.values()), self._cells)
 
     def close(self) -> None:
         self.fail_all()
 
     def _forget(self, request_id: str) -> None:
         del self._requests[request_id], self._done[request_id]
+        self._held.discard(request_id)
 
     def _advance(self, request: Request) -> list[Event]:
         """One chunk of the prompt, or one byte of the answer."""
@@ -114,6 +126,7 @@ class EchoEngine:
             done = self._done[request.id] = min(size, done + self.CHUNK)
             if done < size:
                 return events
+            done = self._done[request.id] = size + len(request.continued)
         if request.kind == "embed":
             self._forget(request.id)
             return [*events, Embedded(_hash_vector(bytes(request.prompt)), size)]

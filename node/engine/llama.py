@@ -1,30 +1,29 @@
 """The llama.cpp engine: continuous batching over one unified KV cache.
 
-A step is: plan (`batch`), decode (`decoder`), sample what got output. A sequence is its tokens, how many of them are in
-the cache, and its sampler; nothing else is state, so that a preempted sequence is simply read again.
+A step is: plan (`batch`), decode (`context`), sample what got output. A sequence is its tokens, how many of them are in
+the cache, and its sampler; nothing else is state, so that a preempted sequence is simply read again. Long prompts that
+arrive among streams are read `aside`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from node.engine.aside import SideReader
 from node.engine.base import EngineLoad
 from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
-from node.engine.chat import ChatTemplate, no_template
-from node.engine.decoder import BATCH, STATES, CacheFull, Decoder, Floats, Part, closing_on_error
-from node.engine.guide import Guide, Matcher
+from node.engine.context import BATCH, STATES, CacheFull, Floats, Part
+from node.engine.decoder import Decoder, closing_on_error
+from node.engine.model import LlamaModel
+from node.engine.running import Running
 from node.engine.sampling import Sampler
-from node.engine.vocabulary import Vocabulary
 from node.errors import EngineFailed
 from node.generation import (
-    Constraint,
     Embedded,
     Event,
     Failed,
@@ -39,49 +38,6 @@ from node.generation import (
 from node.settings import Engine as EngineSettings
 
 log = logging.getLogger(__name__)
-
-
-class LlamaModel:
-    """The parts of a loaded model that any thread may use."""
-
-    def __init__(self, info: ModelInfo, vocabulary: Vocabulary, template: str | None) -> None:
-        self.info = info
-        self.vocabulary = vocabulary
-        self.guide = Guide(vocabulary)
-        self._template = ChatTemplate(template, vocabulary) if template else None
-
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        return self.vocabulary.encode(text, special=special, bos=self.vocabulary.adds_bos)
-
-    def decode(self, ids: Sequence[int]) -> bytes:
-        return self.vocabulary.decode(ids)
-
-    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        if self._template is None:
-            raise no_template()
-        return self._template.ids(messages, tools)
-
-    def check(self, constraint: Constraint) -> None:
-        self.guide.check(constraint)
-
-
-class Running:
-    """One request on its way; `tokens[:cached]` are in the KV cache."""
-
-    __slots__ = ("cached", "generated", "length", "matcher", "request", "sampler", "slot", "started", "state", "tokens")
-
-    def __init__(self, request: Request, slot: int, sampler: Sampler | None, matcher: Matcher | None) -> None:
-        self.request = request
-        self.slot = slot
-        self.sampler = sampler
-        self.matcher = matcher
-        self.length = len(request.prompt)
-        self.tokens: npt.NDArray[np.int32] = np.empty(self.length + request.max_tokens, np.int32)
-        self.tokens[: self.length] = request.prompt
-        self.cached = 0
-        self.generated = 0
-        self.started = False
-        self.state: Floats | None = None  # sum of hidden states so far (embeddings)
 
 
 class LlamaEngine:
@@ -99,12 +55,14 @@ class LlamaEngine:
                 context=self._decoder.context_size,
                 slots=settings.slots,
                 vocabulary_size=self._decoder.vocabulary.size,
-                embedding_size=0 if self._pooling == "none" else self._decoder.state_size,
+                embedding_size=0 if self._pooling == "none" else self._decoder.context.state_size,
                 can_chat=self._decoder.chat_template is not None,
             )
             self._llama_model = LlamaModel(info, self._decoder.vocabulary, self._decoder.chat_template)
         self.model: Model = self._llama_model
-        self._cost = StepCost()
+        self._context = self._decoder.context
+        self._side = SideReader(self._decoder)
+        self._costs: dict[int, StepCost] = {}  # by how many threads decode
         self._sequences: dict[str, Running] = {}  # oldest first
         self._free_slots = list(range(settings.slots))
         self._events: list[tuple[str, Event]] = []
@@ -113,17 +71,29 @@ class LlamaEngine:
         vocabulary = self._decoder.vocabulary
         sampler = Sampler(request, vocabulary) if request.kind == "generate" else None
         matcher = self._llama_model.guide.matcher(request.constraint) if request.constraint else None
+        if matcher:
+            for token in request.continued:
+                matcher.accept(token)
         self._sequences[request.id] = Running(request, self._free_slots.pop(), sampler, matcher)
 
     def cancel(self, request_id: str) -> None:
         if sequence := self._sequences.get(request_id):
             self._end(sequence, Finished("cancelled", len(sequence.request.prompt), sequence.generated))
 
+    def hold(self, request_id: str, held: bool) -> None:
+        if sequence := self._sequences.get(request_id):
+            sequence.held = held
+
     def step(self) -> list[tuple[str, Event]]:
-        if self._sequences:
+        if self.load.active:
+            active = [s for s in self._sequences.values() if not s.held]
+            for sequence in self._side.tend(active):
+                self._start(sequence)
             plan = self._plan()
-            self._preempt(plan.preempted)
-            self._run(plan)
+            if plan.chunks:
+                self._run(plan)
+            else:
+                self._side.nap()
         events, self._events = self._events, []
         return events
 
@@ -131,34 +101,53 @@ class LlamaEngine:
         lost = list(self._sequences)
         for sequence in list(self._sequences.values()):
             self._release(sequence)
-        self._decoder.forget_all()
+        self._context.forget_all()
         self._events.clear()
         return lost
 
+    @property
     def load(self) -> EngineLoad:
-        used = sum(sequence.cached for sequence in self._sequences.values())
-        return EngineLoad(len(self._sequences), used, self._decoder.cells)
+        sequences = self._sequences.values()
+        active, used = sum(not s.held for s in sequences), sum(s.cached for s in sequences)
+        return EngineLoad(len(sequences), active, used, self._context.cells)
 
     def close(self) -> None:
         for sequence in list(self._sequences.values()):
             self._release(sequence)
+        self._side.close()
         self._decoder.close()
 
+    @property
+    def _cost(self) -> StepCost:
+        return self._costs.setdefault(self._context.threads, StepCost())
+
     def _plan(self) -> Plan:
-        rows = [Row(s.slot, s.length - s.cached, s.cached) for s in self._sequences.values()]
+        """The next step, with the cells it needs made free."""
+        plan = self._plan_active()
+        # Held sequences keep their cells only as long as the others can work without them.
+        while not plan.chunks and (holding := [s for s in self._sequences.values() if s.held and s.cached]):
+            self._preempt([holding[-1].slot])
+            plan = self._plan_active()
+        self._preempt(plan.preempted)
+        return plan
+
+    def _plan_active(self) -> Plan:
+        active = [s for s in self._sequences.values() if not s.held and not s.aside]
+        rows = [Row(s.slot, s.pending, s.cached) for s in active]
+        cells = self._context.cells - sum(s.cached for s in self._sequences.values() if s.held)
         streams = sum(row.pending == 1 for row in rows)
         target = self._settings.step_ms if streams else self._settings.prefill_step_ms
         budget = self._cost.budget(streams, target / 1000)
         limit = BATCH
-        if any(s.request.kind == "embed" for s in self._sequences.values()):
+        if any(s.request.kind == "embed" for s in active):
             budget, limit = min(budget, STATES), len(rows) + STATES
-        return plan_step(rows, self._decoder.cells, budget, limit)
+        return plan_step(rows, cells, budget, limit)
 
     def _preempt(self, slots: Sequence[int]) -> None:
         for sequence in self._sequences.values():
             if sequence.slot in slots:
                 log.info("preempted to make room in the cache", extra={"request_id": sequence.request.id})
-                self._decoder.forget(sequence.slot)
+                self._context.forget(sequence.slot)
                 sequence.cached = 0
                 sequence.state = None
 
@@ -169,11 +158,11 @@ class LlamaEngine:
         states = any(sequence.request.kind == "embed" for _, sequence in work)
         started = time.monotonic()
         try:
-            self._decoder.decode([_part(chunk, sequence) for chunk, sequence in work], states=states)
+            self._context.decode([_part(chunk, sequence) for chunk, sequence in work], states=states)
         except CacheFull:
             self._yield_cells()
             return
-        streams = sum(sequence.length - sequence.cached == 1 for _, sequence in work)
+        streams = sum(sequence.pending == 1 for _, sequence in work)
         index = -1
         for chunk, sequence in work:
             index += chunk.tokens
@@ -191,24 +180,27 @@ class LlamaEngine:
     def _advance(self, chunk: Chunk, sequence: Running, index: int) -> None:
         """Account for what was decoded and act on its output, which stands at batch position `index`."""
         request = sequence.request
-        if not sequence.started:
-            sequence.started = True
-            self._events.append((request.id, Started()))
+        self._start(sequence)
         sequence.cached += chunk.tokens
         if request.kind == "embed":
             self._embed(chunk, sequence, index)
         elif chunk.last:
             self._sample(sequence, index)
 
+    def _start(self, sequence: Running) -> None:
+        if not sequence.started:
+            sequence.started = True
+            self._events.append((sequence.request.id, Started()))
+
     def _sample(self, sequence: Running, index: int) -> None:
         request, vocabulary = sequence.request, self._decoder.vocabulary
-        logits = self._decoder.logits(index) if sequence.matcher or request.logprobs is not None else None
+        logits = self._context.logits(index) if sequence.matcher or request.logprobs is not None else None
         plain = None if logits is None or request.logprobs is None else logits.copy()
         if sequence.matcher and logits is not None and not sequence.matcher.apply(logits):
             self._end(sequence, Failed(EngineFailed("No token fits the grammar here.")))
             return
         assert sequence.sampler is not None
-        token = sequence.sampler.sample(self._decoder.handle, index)
+        token = sequence.sampler.sample(self._context.handle, index, sequence.generated)
         if token in vocabulary.eog:
             self._end(sequence, Finished("stop", len(request.prompt), sequence.generated))
             return
@@ -225,7 +217,7 @@ class LlamaEngine:
     def _embed(self, chunk: Chunk, sequence: Running, index: int) -> None:
         first = index if self._pooling == "last" else index - chunk.tokens + 1
         for position in range(first, index + 1):
-            state = self._decoder.state(position)
+            state = self._context.state(position)
             mean = self._pooling == "mean" and sequence.state is not None
             sequence.state = sequence.state + state if mean and sequence.state is not None else state
         if chunk.last and sequence.state is not None:
@@ -239,7 +231,8 @@ class LlamaEngine:
 
     def _release(self, sequence: Running) -> None:
         del self._sequences[sequence.request.id]
-        self._decoder.forget(sequence.slot)
+        self._side.drop(sequence)
+        self._context.forget(sequence.slot)
         self._free_slots.append(sequence.slot)
         if sequence.sampler:
             sequence.sampler.close()

@@ -2,6 +2,9 @@
 
 Order: logit bias, repeat penalty (prompt and answer), presence and frequency penalty (answer only, as OpenAI defines
 them), top-k, top-p, min-p, temperature, draw. At temperature 0 the likeliest token is taken after the penalties.
+
+Every draw has a seed of its own, made from the request's seed and the token's number in the answer. So a generation
+that goes on after a restart needs no generator's state: the seed and the count are all of it.
 """
 
 from __future__ import annotations
@@ -25,11 +28,19 @@ class Sampler:
     def __init__(self, request: Request, vocabulary: Vocabulary) -> None:
         self._llama = llama()
         self._chain = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
+        self._seed = request.sampling.seed if request.sampling.temperature > 0 else None
         for link in self._links(request, vocabulary):
             self._llama.llama_sampler_chain_add(self._chain, link)
+        for token in request.continued:
+            self._llama.llama_sampler_accept(self._chain, token)
 
-    def sample(self, context: Any, index: int) -> int:
-        """Draw from the logits at batch position `index`, and remember the choice for the penalties."""
+    def sample(self, context: Any, index: int, number: int) -> int:
+        """Draw token `number` of the answer from the logits at batch position `index`; the penalties remember it."""
+        if self._seed is not None:
+            last = self._llama.llama_sampler_chain_n(self._chain) - 1
+            self._llama.llama_sampler_free(self._llama.llama_sampler_chain_remove(self._chain, last))
+            draw = self._llama.llama_sampler_init_dist(draw_seed(self._seed, number))
+            self._llama.llama_sampler_chain_add(self._chain, draw)
         return int(self._llama.llama_sampler_sample(self._chain, context, index))
 
     def close(self) -> None:
@@ -63,7 +74,7 @@ class Sampler:
         if s.min_p > 0:
             links.append(self._llama.llama_sampler_init_min_p(s.min_p, 1))
         links.append(self._llama.llama_sampler_init_temp(s.temperature))
-        links.append(self._llama.llama_sampler_init_dist(s.seed % _RANDOM_SEED))
+        links.append(self._llama.llama_sampler_init_dist(0))  # replaced before every draw
         return links
 
     def _bias(self, bias: Sequence[tuple[int, float]], size: int) -> Any:
@@ -78,3 +89,12 @@ class Sampler:
         for token in prompt[-REPEAT_WINDOW:]:
             self._llama.llama_sampler_accept(link, token)
         return link
+
+
+def draw_seed(seed: int, number: int) -> int:
+    """A 32-bit seed for token `number`: splitmix64 (Steele, Lea, Flood 2014) of both, folded."""
+    mask = (1 << 64) - 1
+    z = (seed * 0x9E3779B97F4A7C15 + (number + 1) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return (z ^ (z >> 31)) % _RANDOM_SEED

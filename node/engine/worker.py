@@ -33,7 +33,7 @@ class Worker:
         self._sinks: dict[str, Sink] = {}
         self._thread: threading.Thread | None = None
         self._model: Model | None = None
-        self.load = EngineLoad(0, 0, 0)  # as of the last step
+        self.load = EngineLoad(0, 0, 0, 0)  # as of the last step
         self.broken = False
 
     @property
@@ -69,6 +69,10 @@ class Worker:
     def cancel(self, request_id: str) -> None:
         if request_id in self._sinks:
             self._command("cancel", request_id)
+
+    def hold(self, request_id: str, held: bool) -> None:
+        if request_id in self._sinks:
+            self._command("hold" if held else "go on", request_id)
 
     def _command(self, verb: str, what: Request | str) -> None:
         with self._wake:
@@ -117,8 +121,8 @@ class Worker:
                 self._recover(engine, commands, error, failures)
                 busy = False
                 continue
-            load = engine.load()
-            busy = load.requests > 0
+            load = engine.load
+            busy = load.active > 0
             if events:
                 self._post(self._deliver, events, load)
 
@@ -134,7 +138,10 @@ class Worker:
 
     def _obey(self, engine: Engine, verb: str, what: Request | str) -> None:
         if isinstance(what, str):
-            engine.cancel(what)
+            if verb == "cancel":
+                engine.cancel(what)
+            else:
+                engine.hold(what, verb == "hold")
             return
         try:
             engine.add(what)

@@ -1,70 +1,97 @@
 """One generation from its submission to the last byte of its answer, streamed or whole.
 
 Whatever ends the request, a client that went away included, the session is cancelled once nobody reads it any more; so
-a slot, or a place in the queue, is free within one step.
+a slot, or a place in the queue, is free within one step. Only a resumable generation goes on without readers: it is in
+the store, and whoever owns it may come back for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import logging
+import time
+from collections.abc import Iterator
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
-from node.errors import Unavailable
+from node.errors import Conflict, InvalidRequest, Unavailable
 from node.generation import End, Failed, Finished, Service
 from node.server.boundary import json_response
+from node.server.compact import Levelled, Render
+from node.server.guard import authorization_of
+from node.server.level import HEADER, Conditions, Levels, asked_level
 from node.server.meter import Meter
-from node.server.replays import Key, Replays, Running, Work, key_of
+from node.server.paced import Paced, Wire
+from node.server.replays import Key, Replays, key_of, key_of_body
 from node.server.replies import Reply
 from node.server.sse import KEEPALIVE, EventStream
+from node.server.work import Running, Work
+from node.settings import Settings
+from node.store.streams import StoredStream, StreamStore
 from node.stream.session import Session
 
 ARRIVED = web.RequestKey("arrived", float)  # when the request came, on the loop's clock
+RESUMABLE = "Outpost-Resumable"
+EVENT_IDS = "Outpost-Event-Ids"
+STREAM_ID = "Outpost-Stream"
 
 _log = logging.getLogger(__name__)
 
 
 class Answerer:
-    """Runs work for HTTP requests."""
+    """Runs work for HTTP requests. `live` holds the resumable generations that are not ended, by id."""
 
-    def __init__(self, service: Service, meter: Meter, keepalive_s: float) -> None:
+    def __init__(self, settings: Settings, service: Service, meter: Meter, store: StreamStore | None) -> None:
         self._service = service
         self._meter = meter
-        self._keepalive_s = keepalive_s
+        self._settings = settings
+        self._store = store
         self._replays = Replays()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.live: dict[str, Running] = {}
 
     async def answer(self, request: web.Request, body: bytes, work: Work) -> web.StreamResponse:
         """Submit `work`, or join what an earlier attempt began; raises what the source raises."""
-        running = self._begin(_key(request, body), work)
+        key, joins = _key(request, body)
+        owner = owner_of(request, self._settings.server.api_keys)
+        running = await self.begin(work, owner, self._resumable(request), key, joins)
+        return await self.follow(request, running, running.work.stream)
+
+    async def follow(
+        self, request: web.Request, running: Running, stream: bool, start: int = 0, *, rewind: bool = False
+    ) -> web.StreamResponse:
+        """One reader's connection to a generation, from entry `start` on."""
+        with self.reading(running):
+            reply = running.work.reply()
+            if stream:
+                return await self._streamed(request, running, reply, start, rewind)
+            return await self._whole(running, reply)
+
+    @contextlib.contextmanager
+    def reading(self, running: Running) -> Iterator[None]:
+        """Somebody reads it; when the last reader is gone, what is not resumable is stopped."""
         running.readers += 1
         try:
-            if running.work.stream:
-                return await self._streamed(request, running.session, running.work.reply())
-            return await self._whole(running.session, running.work.reply())
+            yield
         finally:
             running.readers -= 1
-            if running.readers == 0:
-                self._close(running)
+            if running.readers == 0 and not (running.resumable and running.session.end is None):
+                self.close(running)
 
-    def _begin(self, key: Key | None, work: Work) -> Running:
-        now = asyncio.get_running_loop().time()
-        if key is not None and (earlier := self._replays.find(key, now)):
-            _log.info("generation joined", extra={"id": earlier.work.request.id})
-            return earlier
-        session = Session(work.request, self._service.source.cancel)
-        self._service.source.submit(work.request, session.feed)
-        running = Running(work, session)
-        if key is not None:
-            self._replays.keep(key, running, now)
-        told = {"id": work.request.id, "prompt_tokens": len(work.request.prompt), "stream": work.stream}
-        _log.info("generation opened", extra={**told, "max_tokens": work.request.max_tokens})
-        return running
+    def adopt(self, running: Running) -> None:
+        """Take charge of a resumable generation: it goes on, whoever reads it, until it ends."""
+        self.live[running.work.request.id] = running
+        task = asyncio.get_running_loop().create_task(self._watch(running))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def _close(self, running: Running) -> None:
-        """The last reader left: stop what nobody wants, count it, forget it unless it can be replayed."""
+    def close(self, running: Running) -> None:
+        """Nobody reads it or it ended: stop what nobody wants, count it, forget it unless it can be replayed."""
         session = running.session
         session.cancel()
+        self.live.pop(running.work.request.id, None)
         whole = isinstance(session.end, Finished) and session.end.reason != "cancelled"
         if not whole:
             self._replays.drop(running)
@@ -76,45 +103,140 @@ class Answerer:
         told = {"id": running.work.request.id, "completion_tokens": session.completion_tokens}
         _log.info("generation closed", extra={**told, "reason": _reason(session.end)})
 
-    async def _whole(self, session: Session, reply: Reply) -> web.StreamResponse:
-        end = _checked(await session.finished())
-        return json_response(reply.whole(session.text, session.tokens, end, session.cached_tokens))
+    async def _watch(self, running: Running) -> None:
+        await running.session.finished()
+        if running.readers == 0:
+            self.close(running)
 
-    async def _streamed(self, request: web.Request, session: Session, reply: Reply) -> web.StreamResponse:
-        stream = await EventStream.open(request)
-        if opening := reply.opening():
+    async def begin(
+        self, work: Work, owner: bytes, resumable: bool, key: Key | None = None, joins: bool = True
+    ) -> Running:
+        """Submit `work`, or find what an earlier attempt with `key` began; raises what the source raises."""
+        now = asyncio.get_running_loop().time()
+        if key and joins and (earlier := self._replays.find(key, now)):
+            _log.info("generation joined", extra={"id": earlier.work.request.id})
+            return earlier
+        if resumable and self._store is not None:
+            await self._store.open(StoredStream(owner, work.request, work.origin, time.time()))
+        session = Session(work.request, self._service.source, self._store if resumable else None)
+        running = Running(work, session, owner, resumable)
+        try:
+            self._service.source.submit(work.request, session.feed)
+        except BaseException:
+            session.cancel()  # so that the store does not take it for one that a dead process left
+            raise
+        if resumable:
+            self.adopt(running)
+        if key:
+            self._replays.keep(key, running, now)
+        told = {"id": work.request.id, "prompt_tokens": len(work.request.prompt), "stream": work.stream}
+        _log.info("generation opened", extra={**told, "max_tokens": work.request.max_tokens, "resumable": resumable})
+        return running
+
+    def _resumable(self, request: web.Request) -> bool:
+        sent = request.headers.get(RESUMABLE, "0")
+        if sent not in ("0", "1"):
+            raise InvalidRequest(f"The header {RESUMABLE} must be 0 or 1.", param=RESUMABLE)
+        return self.outlives(sent == "1", RESUMABLE)
+
+    def outlives(self, asked: bool, param: str) -> bool:
+        """Whether a generation goes on without readers, given what its client asked for."""
+        mode = self._settings.streams.resumable
+        if asked and mode == "never":
+            raise InvalidRequest("This node keeps no generation for later (streams.resumable).", param=param)
+        return mode == "always" or asked
+
+    async def _whole(self, running: Running, reply: Reply) -> web.StreamResponse:
+        session, reader = running.session, object()
+        session.lagging(reader, False)  # it takes nothing before the end, but nobody else may hold it up
+        try:
+            end = checked(await session.finished())
+        finally:
+            session.left(reader)
+        headers = {STREAM_ID: session.request.id} if running.resumable else None
+        body = reply.whole(session.text, session.tokens, end, session.cached_tokens)
+        return json_response(body, headers=headers)
+
+    async def _streamed(
+        self, request: web.Request, running: Running, reply: Reply, start: int, rewind: bool
+    ) -> web.StreamResponse:
+        session = running.session
+        skip(session, reply, start)
+        asked = asked_level(request.headers.get(HEADER), reply.least_level)
+        headers = {STREAM_ID: session.request.id} if running.resumable else {}
+        ids, capacity = request.headers.get(EVENT_IDS) == "1", self._settings.streams.reader_buffer_bytes
+        stream = await EventStream.open(request, headers, self._meter, capacity, ids=ids)
+        if asked is not None:
+            reply = self._levelled(reply, asked, session, stream.wire)
+        if rewind:
+            await stream.write(reply.rewind(start - 1))
+        elif start == 0 and (opening := reply.opening()):
             await stream.write(opening)
-        await self._pieces(request[ARRIVED], stream, session, reply)
-        end = _checked(await session.finished())
-        await stream.write(reply.closing(end, session.cached_tokens))
+        await self._pieces(request[ARRIVED], stream, session, reply, start)
+        end = checked(await session.finished())
+        await stream.write(reply.closing(end, session.cached_tokens, session.count - 1))
         return stream.response
 
-    async def _pieces(self, last: float, stream: EventStream, session: Session, reply: Reply) -> None:
+    async def _pieces(self, last: float, stream: EventStream, session: Session, reply: Reply, cursor: int) -> None:
         """Everything the session has, as it comes; `last` is when the request arrived."""
-        now, observe, cursor = asyncio.get_running_loop().time, self._meter.first_text, 0
-        while True:
-            if piece := session.take(cursor):
-                cursor = piece.cursor
-                if data := reply.piece(piece):
-                    await stream.write(data)
-                    sent = now()
-                    observe(sent - last)
-                    last, observe = sent, self._meter.gap
-            elif session.end is not None:
-                return
-            elif not stream.until_keepalive(self._keepalive_s):
-                await stream.write(KEEPALIVE)
-            else:
-                await session.changed(cursor, stream.until_keepalive(self._keepalive_s))
+        now, observe = asyncio.get_running_loop().time, self._meter.first_text if cursor == 0 else self._meter.gap
+        keepalive_s = self._settings.server.keepalive_s
+        with Paced(stream.wire, session, cursor) as paced:
+            while not paced.done:
+                if piece := await paced.next(stream.until_keepalive(keepalive_s)):
+                    if data := reply.piece(piece):
+                        await stream.write(data, piece.cursor - 1)
+                        sent = now()
+                        observe(sent - last)
+                        last, observe = sent, self._meter.gap
+                elif not paced.done:
+                    await stream.write(KEEPALIVE)
+
+    def _levelled(self, reply: Reply, asked: int, session: Session, wire: Wire) -> Reply:
+        constraint = session.request.constraint
+        render: Render = "json" if constraint is not None and constraint.kind == "json_schema" else "markdown"
+
+        def look() -> tuple[Conditions, float]:
+            now = wire.clock()
+            return Conditions(wire.pacer.rtt_s, self._meter.memory_free(now)), now
+
+        return Levelled(reply, Levels(asked), render, look)
 
 
-def _key(request: web.Request, body: bytes) -> Key | None:
+def owner_of(request: web.Request, keys: tuple[str, ...]) -> bytes:
+    """Whose generations these are: a digest of the API key; everybody's where the node asks for none."""
+    return hashlib.sha256(authorization_of(request).encode()).digest() if keys else b""
+
+
+def ahead(last: int) -> Conflict:
+    """The refusal of a reader who has seen more than the journal holds."""
+    return Conflict(
+        f"This generation's last entry is number {last}; what you have beyond it was lost and will be made anew. "
+        f"Forget it and resume from {last + 1}.",
+        param="from",
+    )
+
+
+def skip(session: Session, reply: Reply, start: int) -> None:
+    """Let the reply see, but not say, what its reader has already."""
+    if start:
+        reply.piece(session.between(0, start))
+
+
+def _key(request: web.Request, body: bytes) -> tuple[Key | None, bool]:
+    """What makes two attempts the same, and whether this one may join an earlier one.
+
+    Clients that mark their retries count them in a header, 0 for the first attempt; others are never taken for one.
+    """
+    authorization = authorization_of(request)
     if sent := request.headers.get("Idempotency-Key"):
-        return key_of(sent, request.headers.get(hdrs.AUTHORIZATION, ""), request.path, body)
-    return None
+        return key_of(sent, authorization, request.path, body), True
+    if (attempt := request.headers.get("x-stainless-retry-count")) is None:
+        return None, False
+    return key_of_body(authorization, request.path, body), attempt not in ("", "0")
 
 
-def _checked(end: End) -> Finished:
+def checked(end: End) -> Finished:
     """The end of an answer that is whole; anything else is raised, never passed off as one."""
     if isinstance(end, Failed):
         raise end.error

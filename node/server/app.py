@@ -12,6 +12,7 @@ import re
 import secrets
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
@@ -28,15 +29,24 @@ from node.server.meter import CLIENT_GONE, Meter
 from node.server.ops import add_health, add_metrics
 from node.server.page import add_page
 from node.server.sse import STREAM
+from node.server.streams import Streams
+from node.server.websocket import WebSockets
+from node.server.wsanswers import Parts
 from node.settings import Settings
+from node.store.streams import StreamStore
+
+STREAMS: Final[web.AppKey[Streams]] = web.AppKey("streams", Streams)
 
 _COUNTED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
 _ID = web.RequestKey("id", str)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-def create_app(settings: Settings, service: Service) -> web.Application:
-    """The application; run it with `handler_cancellation`, or clients that go away keep their slots."""
+def create_app(settings: Settings, service: Service, store: StreamStore | None = None) -> web.Application:
+    """The application; run it with `handler_cancellation`, or clients that go away keep their slots.
+
+    Without a store, resumable generations live in memory only.
+    """
     meter = Meter(service)
     open_resources: set[web.AbstractResource] = set()
     app = web.Application(
@@ -52,8 +62,12 @@ def create_app(settings: Settings, service: Service) -> web.Application:
     add_health(app, service)
     open_resources.update(app.router.resources())  # what has been added so far asks for no key
     add_metrics(app, meter)
-    answerer = Answerer(service, meter, settings.server.keepalive_s)
-    Completions(settings, service, answerer, lambda: secrets.randbits(32)).add_to(app)
+    answerer = Answerer(settings, service, meter, store)
+    completions = Completions(settings, service, answerer, lambda: secrets.randbits(32))
+    completions.add_to(app)
+    app[STREAMS] = Streams(settings, service, answerer, completions, store)
+    app[STREAMS].add_to(app)
+    WebSockets(Parts(settings, service, meter, answerer, completions, app[STREAMS])).add_to(app)
     Embeddings(settings, service, meter).add_to(app)
     Catalog(settings, service).add_to(app)
     app.on_response_prepare.append(_mark(settings.server.allowed_origins))

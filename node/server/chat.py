@@ -10,9 +10,11 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
+import msgspec
 from aiohttp import web
 
 from node.errors import ContextLengthExceeded, InvalidRequest
@@ -21,9 +23,25 @@ from node.server import openai
 from node.server.answer import Answerer
 from node.server.boundary import read_body
 from node.server.calls import ToolCallParser
-from node.server.replays import Work
 from node.server.replies import ChatReply, TextReply
+from node.server.work import Work
 from node.settings import Settings
+from node.store.streams import StoredStream
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+class Origin(msgspec.Struct, frozen=True, array_like=True):
+    """Where a generation comes from: route, the id's serial, when, and what the client sent."""
+
+    path: str
+    serial: str
+    created: int
+    body: bytes
+
+
+_origin = msgspec.msgpack.Decoder(Origin)
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Completions:
@@ -37,39 +55,49 @@ class Completions:
 
     def add_to(self, app: web.Application) -> None:
         """Add both routes."""
-        app.router.add_post("/v1/chat/completions", partial(self._handle, self._plan_chat))
-        app.router.add_post("/v1/completions", partial(self._handle, self._plan_text))
+        app.router.add_post(CHAT, self._handle)
+        app.router.add_post(TEXT, self._handle)
 
-    async def _handle(self, plan: Callable[[bytes], Work], request: web.Request) -> web.StreamResponse:
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await read_body(request, self._settings.server.max_body_bytes)
-        work = await asyncio.to_thread(plan, body)
-        return await self._answerer.answer(request, body, work)
+        return await self._answerer.answer(request, body, await self.plan(request.path, body))
 
-    def _plan_chat(self, body: bytes) -> Work:
-        model = self._service.model
+    async def plan(self, path: str, body: bytes) -> Work:
+        """What `body`, sent to `path` (CHAT or TEXT), asks for; raises InvalidRequest."""
+        plan = self._plan_chat if path == CHAT else self._plan_text
+        return await asyncio.to_thread(plan, Origin(path, uuid.uuid4().hex, int(time.time()), body))
+
+    def rebuild(self, stored: StoredStream) -> Work:
+        """The work of a generation that was begun before, with the prompt, seed and answer so far that it had."""
+        origin = _origin.decode(stored.origin)
+        plan = self._plan_chat if origin.path == CHAT else self._plan_text
+        so_far = tuple(entry.token.id for entry in stored.entries if entry.token is not None)
+        return replace(plan(origin), request=replace(stored.request, continued=so_far))
+
+    def _plan_chat(self, origin: Origin) -> Work:
+        model, body = self._service.model, origin.body
         call = openai.parse_chat(body, model.info, self._settings.sampling, self._new_seed)
         prompt = model.chat(call.messages, call.tools)
-        serial = uuid.uuid4().hex
-        request = _request(f"chatcmpl-{serial}", model, prompt, call.options, "messages")
+        request = _request(f"chatcmpl-{origin.serial}", model, prompt, call.options, "messages")
         check_constraint(model, call.options, "tools" if call.tools else "response_format")
-        reply = partial(_chat_reply, request, model, int(time.time()), call, serial)
-        return Work(request, reply, call.options.stream)
+        reply = partial(_chat_reply, request, model, origin.created, call, origin.serial)
+        return Work(request, reply, call.options.stream, _encode(origin))
 
-    def _plan_text(self, body: bytes) -> Work:
-        model = self._service.model
+    def _plan_text(self, origin: Origin) -> Work:
+        model, body = self._service.model, origin.body
         call = openai.parse_completion(body, model.info, self._settings.sampling, self._new_seed)
         prompt = model.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
-        request = _request(f"cmpl-{uuid.uuid4().hex}", model, prompt, call.options, "prompt")
+        request = _request(f"cmpl-{origin.serial}", model, prompt, call.options, "prompt")
         check_constraint(model, call.options, "response_format")
         reply = partial(
             TextReply,
             request.id,
-            int(time.time()),
+            origin.created,
             model.info.id,
             include_usage=call.options.include_usage,
             token_bytes=_token_bytes(model, call.options),
         )
-        return Work(request, reply, call.options.stream)
+        return Work(request, reply, call.options.stream, _encode(origin))
 
 
 def answer_tokens(prompt_tokens: int, asked: int | None, context: int, param: str) -> int:

@@ -60,7 +60,7 @@ class Embeddings:
 
     def _submit(self, request: Request, sessions: list[Session], *, waits: bool) -> bool:
         """Whether the request was taken; a full queue is no error while others of ours run and will free a place."""
-        session = Session(request, self._service.source.cancel)
+        session = Session(request, self._service.source)
         try:
             self._service.source.submit(request, session.feed)
         except Overloaded:

@@ -5,6 +5,7 @@ Routes are closed unless they are marked open, so that a route added later asks 
 
 from __future__ import annotations
 
+import base64
 import hmac
 import re
 from collections.abc import Collection, Sequence
@@ -14,9 +15,11 @@ from aiohttp.typedefs import Handler, Middleware
 
 from node.errors import Unauthorized
 
+KEY_PROTOCOL = "outpost-key."  # then the key in base64url, among the subprotocols that a browser offers
+
 _ALLOWED_HEADERS = "authorization, content-type"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?: ?, ?[A-Za-z0-9-]+){0,63}")
-_EXPOSED_HEADERS = "x-request-id, retry-after"
+_EXPOSED_HEADERS = "x-request-id, retry-after, outpost-stream"
 _PREFLIGHT_S = "600"
 
 
@@ -50,9 +53,33 @@ def cors_headers(request: web.Request, allowed: Sequence[str]) -> dict[str, str]
     return {hdrs.VARY: hdrs.ORIGIN}
 
 
+def authorization_of(request: web.Request) -> str:
+    """What the client sent as `Authorization`; a browser's WebSocket, which cannot, names the key as a subprotocol."""
+    if (sent := request.headers.get(hdrs.AUTHORIZATION)) is not None:
+        return sent
+    offered = [name.strip() for name in request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").split(",")]
+    for name in offered:
+        if name.startswith(KEY_PROTOCOL):
+            return f"Bearer {_unpacked(name.removeprefix(KEY_PROTOCOL))}"
+    return ""
+
+
+def origin_allowed(request: web.Request, allowed: Sequence[str]) -> bool:
+    """Whether a page of this origin may open a WebSocket; CORS does not ask. The node's own pages always may."""
+    origin = request.headers.get(hdrs.ORIGIN)
+    return origin is None or "*" in allowed or origin in allowed or origin.partition("://")[2] == request.host
+
+
+def _unpacked(encoded: str) -> str:
+    try:
+        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), b"-_", validate=True).decode()
+    except ValueError:
+        return ""
+
+
 def _holds_key(request: web.Request, accepted: Sequence[bytes]) -> bool:
     """Compares with every key, always, so that time tells nothing about which one was close."""
-    scheme, _, key = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    scheme, _, key = authorization_of(request).partition(" ")
     sent = key.strip().encode("utf-8", "surrogateescape")
     matches = [hmac.compare_digest(sent, good) for good in accepted]
     return scheme.lower() == "bearer" and any(matches)
@@ -63,7 +90,7 @@ def _preflight(request: web.Request) -> dict[str, str]:
     asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "").strip()
     more = f", {asked}" if _HEADER_NAMES.fullmatch(asked) else ""
     return {
-        hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, HEAD, POST, OPTIONS",
+        hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, HEAD, POST, DELETE, OPTIONS",
         hdrs.ACCESS_CONTROL_ALLOW_HEADERS: _ALLOWED_HEADERS + more,
         hdrs.ACCESS_CONTROL_MAX_AGE: _PREFLIGHT_S,
     }

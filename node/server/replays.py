@@ -1,40 +1,19 @@
-"""Idempotency keys: a retry with the same key joins the generation that the first attempt began.
+"""Retries: another attempt at the same request joins the generation that the first attempt began.
 
-The table is bounded in number and age, and nothing enters it unless a client sends a key. Pure: time comes in as `now`,
-in seconds. A key belongs to whoever sent it: callers put the sender's credentials into `owner`.
+Two things make an attempt the same: an `Idempotency-Key` sent by the client, or, for clients that mark their retries,
+the same body to the same route. The table is bounded in number and age. Pure: time comes in as `now`, in seconds. A key
+belongs to whoever sent it: its owner's credentials are part of it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.errors import InvalidRequest
-from node.generation import Request
-from node.server.replies import Reply
-from node.stream.session import Session
+from node.server.work import Running
 
 MAX_KEY_CHARACTERS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A request that is ready to run; `reply` makes a fresh answer for each reader."""
-
-    request: Request
-    reply: Callable[[], Reply]
-    stream: bool
-
-
-@dataclass(slots=True)
-class Running:
-    """A submitted request and how many connections read it."""
-
-    work: Work
-    session: Session
-    readers: int = 0
-    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +22,12 @@ class Key:
 
     owner: bytes
     content: bytes
+
+
+def key_of_body(authorization: str, path: str, body: bytes) -> Key:
+    """The key of a request without one: what it says."""
+    content = hashlib.sha256(path.encode() + b"\0" + body).digest()
+    return Key(hashlib.sha256(authorization.encode("utf-8", "surrogateescape") + content).digest(), content)
 
 
 def key_of(idempotency_key: str, authorization: str, path: str, body: bytes) -> Key:

@@ -1,6 +1,8 @@
 """Values as OpenAI's response bodies and stream chunks. Pure: text and numbers in, bytes out.
 
 All that a stream's chunks share is encoded once, so that one token costs one string's encoding and a concatenation.
+Every chunk carries the resume cursor as an extension field, `"outpost": {"seq": N}`: all entries of the answer up to
+number N went into this chunk and those before it, so that a reader goes on from N + 1.
 A reply object serves one request, either piece by piece (`opening`, `piece`…, `closing`) or `whole`.
 """
 
@@ -23,16 +25,21 @@ encode = msgspec.json.encode
 
 
 class Reply(Protocol):
-    """One request's answer in the making."""
+    """One request's answer in the making. `least_level`: the lowest response level at which all of it can be told."""
+
+    least_level: int
 
     def opening(self) -> bytes:
         """The events before the first token."""
 
+    def rewind(self, last: int) -> bytes:
+        """Tells a reader who is ahead of the journal that only entries up to `last` stand."""
+
     def piece(self, piece: Piece) -> bytes:
         """The events for a piece; may be empty."""
 
-    def closing(self, end: Finished, cached_tokens: int) -> bytes:
-        """The events after the last token, `[DONE]` included."""
+    def closing(self, end: Finished, cached_tokens: int, seq: int) -> bytes:
+        """The events after the last entry, which was number `seq`; `[DONE]` included."""
 
     def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
         """The body of a response that is not streamed."""
@@ -57,13 +64,19 @@ class _Reply:
         self._base = {"id": id, "created": created, "model": model}
         self._include_usage = include_usage
         self._token_bytes = token_bytes
+        self.least_level = 1 if token_bytes is None else 3
         self._head = b"data: " + encode({**self._base, "object": self.chunk_kind})[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._tail = (b'],"usage":null' if include_usage else b"]") + b',"outpost":{"seq":%d}}\n\n'
 
-    def _ending(self, end: Finished, cached_tokens: int) -> bytes:
+    def rewind(self, last: int) -> bytes:
+        """A chunk without choices; only the extension field says something."""
+        return self._head + b'],"outpost":{"seq":%d,"rewind":true}}\n\n' % last
+
+    def _ending(self, end: Finished, cached_tokens: int, seq: int) -> bytes:
         if not self._include_usage:
             return DONE
-        return self._head + b'],"usage":' + encode(usage(end, cached_tokens)) + b"}\n\n" + DONE
+        told = encode(usage(end, cached_tokens))
+        return self._head + b'],"usage":' + told + b',"outpost":{"seq":%d}}\n\n' % seq + DONE
 
     def _body(self, choice: dict[str, Any], end: Finished, cached_tokens: int) -> bytes:
         return encode(
@@ -89,26 +102,29 @@ class ChatReply(_Reply):
     ) -> None:
         super().__init__(id, created, model, include_usage=include_usage, token_bytes=token_bytes)
         self._parser = parser
+        if parser is not None:
+            self.least_level = 3
         self._content_head = self._head + b'{"index":0,"delta":{"content":'
         self._content_tail = b'},"logprobs":null,"finish_reason":null}' + self._tail
 
     def opening(self) -> bytes:
         """The role, once and at once."""
-        return self._chunk({"role": "assistant", "content": ""})
+        return self._chunk({"role": "assistant", "content": ""}, -1)
 
     def piece(self, piece: Piece) -> bytes:
         """Content and calls as far as they are decided."""
         if self._token_bytes is not None and piece.tokens:
             return self._piece_with_logprobs(piece, self._token_bytes)
         if self._parser is None:
-            return self._content_head + encode(piece.text) + self._content_tail if piece.text else b""
-        return b"".join(self._chunk(_delta(delta)) for delta in self._parser.push(piece.text))
+            if not piece.text:
+                return b""
+            return self._content_head + encode(piece.text) + self._content_tail % (piece.cursor - 1)
+        return self._chunks(self._parser.push(piece.text), piece.cursor - 1)
 
-    def closing(self, end: Finished, cached_tokens: int) -> bytes:
+    def closing(self, end: Finished, cached_tokens: int, seq: int) -> bytes:
         """What was held back, the finish reason, the usage if asked for, and `[DONE]`."""
-        rest = self._parser.finish() if self._parser else []
-        held = b"".join(self._chunk(_delta(delta)) for delta in rest)
-        return held + self._chunk({}, finish=self._reason(end)) + self._ending(end, cached_tokens)
+        held = self._chunks(self._parser.finish() if self._parser else [], seq)
+        return held + self._chunk({}, seq, finish=self._reason(end)) + self._ending(end, cached_tokens, seq)
 
     def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
         """A chat.completion; `content` is null where there are only calls."""
@@ -126,16 +142,20 @@ class ChatReply(_Reply):
         """The logprobs ride on the piece's first chunk, which may be otherwise empty."""
         logprobs = _chat_logprobs(piece.tokens, token_bytes)
         deltas = [ContentDelta(piece.text)] if self._parser is None else self._parser.push(piece.text)
-        first, *others = [_delta(delta) for delta in deltas] or [{"content": ""}]
-        return self._chunk(first, logprobs) + b"".join(map(self._chunk, others))
+        first, *others = deltas or [ContentDelta("")]
+        seq = piece.cursor - 1
+        return self._chunk(_delta(first), seq, logprobs) + self._chunks(others, seq)
 
     def _reason(self, end: Finished) -> str:
         called = self._parser is not None and self._parser.complete > 0
         return "tool_calls" if called and end.reason == "stop" else end.reason
 
-    def _chunk(self, delta: dict[str, Any], logprobs: Any = None, finish: str | None = None) -> bytes:
+    def _chunks(self, deltas: Sequence[Delta], seq: int) -> bytes:
+        return b"".join(self._chunk(_delta(delta), seq) for delta in deltas)
+
+    def _chunk(self, delta: dict[str, Any], seq: int, logprobs: Any = None, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return self._head + encode(choice) + self._tail
+        return self._head + encode(choice) + self._tail % seq
 
 
 class TextReply(_Reply):
@@ -163,20 +183,20 @@ class TextReply(_Reply):
     def piece(self, piece: Piece) -> bytes:
         """One chunk with the text, unless there is nothing to say."""
         logprobs = self._logprobs(piece.tokens)
-        return self._chunk(piece.text, logprobs) if piece.text or logprobs else b""
+        return self._chunk(piece.text, logprobs, piece.cursor - 1) if piece.text or logprobs else b""
 
-    def closing(self, end: Finished, cached_tokens: int) -> bytes:
+    def closing(self, end: Finished, cached_tokens: int, seq: int) -> bytes:
         """The finish reason, the usage if asked for, and `[DONE]`."""
-        return self._chunk("", None, end.reason) + self._ending(end, cached_tokens)
+        return self._chunk("", None, seq, end.reason) + self._ending(end, cached_tokens, seq)
 
     def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
         """A text_completion."""
         choice = {"index": 0, "text": text, "logprobs": self._logprobs(tokens), "finish_reason": end.reason}
         return self._body(choice, end, cached_tokens)
 
-    def _chunk(self, text: str, logprobs: Any, finish: str | None = None) -> bytes:
+    def _chunk(self, text: str, logprobs: Any, seq: int, finish: str | None = None) -> bytes:
         choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
-        return self._head + encode(choice) + self._tail
+        return self._head + encode(choice) + self._tail % seq
 
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         """The legacy form: parallel lists; offsets count characters of the answer."""

@@ -65,7 +65,7 @@ def run(
     for request in requests:
         engine.add(request)
     for step in range(100_000):
-        if not engine.load().requests:
+        if not engine.load.requests:
             break
         take(engine, outcomes)
         if after_step:

@@ -11,7 +11,7 @@ def test_echo_needs_no_file() -> None:
     engine = open_engine(Engine(kind="echo", slots=3, context=100), "echo", None)
     assert isinstance(engine, EchoEngine)
     assert (engine.model.info.slots, engine.model.info.context) == (3, 100)
-    assert engine.load() == (0, 0, 100)
+    assert engine.load == (0, 0, 0, 100)
     engine.close()
 
 

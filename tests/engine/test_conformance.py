@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_slots_are_reused(engine: Engine) -> None:
     for turn in range(3):
         outcomes = run(engine, [ask(engine, f"Turn {turn}", id=str(n), max_tokens=2) for n in range(4)])
         assert all(isinstance(outcome.end, Finished) for outcome in outcomes.values())
-    assert engine.load() == (0, 0, engine.load().kv_total)
+    assert engine.load == (0, 0, 0, engine.load.kv_total)
 
 
 def test_cancel_while_the_prompt_is_read(engine: Engine) -> None:
@@ -59,7 +60,7 @@ def test_cancel_while_the_prompt_is_read(engine: Engine) -> None:
     engine.cancel("long")
     take(engine, outcomes)
     assert outcomes["long"].end == Finished("cancelled", len(request.prompt), 0)
-    assert engine.load()[:2] == (0, 0)
+    assert engine.load[:3] == (0, 0, 0)
 
 
 def test_cancel_while_decoding_frees_the_cache_within_one_step(engine: Engine) -> None:
@@ -76,6 +77,30 @@ def test_cancel_while_decoding_frees_the_cache_within_one_step(engine: Engine) -
     assert len(outcomes["b"].tokens) == 16
     engine.cancel("a")  # an unknown id is no error
     engine.cancel("never")
+
+
+def test_a_held_request_waits_without_cost_and_goes_on(engine: Engine) -> None:
+    def hold(step: int, outcomes: dict[str, Outcome]) -> None:
+        if len(outcomes["a"].tokens) == 4 and len(outcomes["b"].tokens) < 16:
+            engine.hold("a", True)
+        elif outcomes["b"].end is not None and outcomes["a"].end is None:
+            assert len(outcomes["a"].tokens) == 4
+            engine.hold("a", False)
+
+    pair = [ask(engine, "Tell a long story.", id=id, max_tokens=16, ignore_eos=True) for id in "ab"]
+    outcomes = run(engine, pair, hold)
+    assert len(outcomes["a"].tokens) == len(outcomes["b"].tokens) == 16
+    assert outcomes["a"].text[:6] == outcomes["b"].text[:6]
+    engine.hold("never", True)
+
+
+def test_holding_everything_leaves_nothing_active_and_cancel_still_works(engine: Engine) -> None:
+    engine.add(ask(engine, "Hello", id="a"))
+    engine.hold("a", True)
+    assert engine.load.active == 0
+    assert engine.step() == []
+    engine.cancel("a")
+    assert [event for _, event in engine.step()] == [Finished("cancelled", len(ask(engine, "Hello").prompt), 0)]
 
 
 def test_a_newcomer_joins_while_others_stream(engine: Engine) -> None:
@@ -127,6 +152,17 @@ def test_an_embedding_beside_a_stream_changes_neither(engine: Engine) -> None:
     assert sum(a * b for a, b in zip(alone.vector, beside.vector, strict=True)) > 0.999
 
 
+def test_a_continued_answer_is_the_rest_of_the_whole_one(engine: Engine) -> None:
+    hot = Sampling(temperature=0.9, seed=5, repeat_penalty=1.1, frequency_penalty=0.2)
+    request = ask(engine, "Tell a long story about a river.", max_tokens=16, sampling=hot, ignore_eos=True)
+    whole = run(engine, [request])["r"]
+    for count in (1, 7, 15):
+        ids = tuple(token.id for token in whole.tokens)
+        rest = run(engine, [replace(request, continued=ids[:count])])["r"]
+        assert tuple(token.id for token in rest.tokens) == ids[count:]
+        assert rest.end == whole.end, "tokens of both lives are counted"
+
+
 def test_text_goes_there_and_back(engine: Engine) -> None:
     text = "naïve 👍 <|im_end|> \n end"
     assert engine.model.decode(engine.model.encode(text)).decode().strip() == text
@@ -142,7 +178,7 @@ def test_fail_all_clears_everything(engine: Engine) -> None:
     engine.add(ask(engine, "Hello", id="b"))
     engine.step()
     assert sorted(engine.fail_all()) == ["a", "b"]
-    assert engine.load()[:2] == (0, 0)
+    assert engine.load[:3] == (0, 0, 0)
     assert run(engine, [ask(engine, "Hello", id="c", max_tokens=2)])["c"].tokens
 
 
@@ -151,4 +187,4 @@ def test_engines_keep_the_protocol(engine: Engine) -> None:
     assert info.context == 1024
     assert info.slots == 4
     assert info.vocabulary_size >= 256
-    assert engine.load().kv_total >= info.context
+    assert engine.load.kv_total >= info.context

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from node.engine.decoder import Decoder, Part, closing_on_error
+from node.engine.decoder import Decoder, closing_on_error
 from node.engine.llama import LlamaEngine
-from node.errors import EngineFailed, ModelFileError
+from node.errors import ModelFileError
 from node.settings import Engine
 
 pytestmark = pytest.mark.model
@@ -38,38 +37,10 @@ def test_a_context_that_cannot_be_made_is_refused_and_nothing_stays(
     assert len(freed) == 1
 
 
-def test_decoding_gives_logits_and_a_forgotten_sequence_leaves_no_trace(decoder: Decoder) -> None:
-    ids = np.array(decoder.vocabulary.encode("The sky is", special=False, bos=False), np.int32)
-
-    def logits() -> list[float]:
-        decoder.decode([Part(0, 0, ids, True)], states=False)
-        values = decoder.logits(len(ids) - 1).copy()
-        decoder.forget(0)
-        assert values.shape == (decoder.vocabulary.size,)
-        return list(values[:8])
-
-    assert logits() == logits()
-
-
-def test_states_can_be_read_and_turned_off_again(decoder: Decoder) -> None:
-    ids = np.array(decoder.vocabulary.encode("a cat", special=False, bos=False), np.int32)
-    decoder.decode([Part(1, 0, ids, True)], states=True)
-    assert decoder.state(0).shape == (decoder.state_size,)
-    decoder.forget(1)
-    decoder.decode([Part(1, 0, ids, True)], states=False)
-    decoder.forget(1)
-
-
-def test_a_batch_that_makes_no_sense_is_an_error_not_a_crash(decoder: Decoder) -> None:
-    with pytest.raises(EngineFailed, match="code -1"):
-        decoder.decode([Part(0, 0, np.array([decoder.vocabulary.size + 5], np.int32), True)], states=False)
-    decoder.forget_all()
-
-
 def test_facts_about_the_default_model(decoder: Decoder) -> None:
     assert decoder.trained_context == 8192
     assert decoder.context_size == 512
-    assert decoder.cells >= 512
+    assert decoder.context.cells >= 512
     assert decoder.pooling == "none"
     assert "<|im_start|>" in (decoder.chat_template or "")
 
@@ -80,3 +51,13 @@ def test_closing_twice_is_harmless_and_happens_on_errors(weights: Path) -> None:
         raise ValueError("later")
     decoder.close()
     decoder.close()
+
+
+def test_two_contexts_share_a_model(decoder: Decoder) -> None:
+    other = decoder.open_context(256, 1, 1, 1)
+    assert other.cells == 256
+    other.close()
+    other.close()
+    assert decoder.context.handle
+    assert decoder.threads >= 1
+    assert not decoder.offloads or decoder._llama.llama_supports_gpu_offload()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from node.engine.decoder import CacheFull
+from node.engine.context import CacheFull
 from node.engine.llama import LlamaEngine
 from node.generation import Constraint, Failed, Finished, Request, Sampling
 from tests.engine.conftest import Outcome, run, take
@@ -25,7 +25,7 @@ def test_a_full_cache_preempts_the_youngest_and_loses_nothing(llama_engine: Llam
     preempted = []
 
     def watch(step: int, outcomes: dict[str, Outcome]) -> None:
-        assert llama_engine.load().kv_used <= llama_engine.load().kv_total
+        assert llama_engine.load.kv_used <= llama_engine.load.kv_total
         preempted.extend(s.request.id for s in llama_engine._sequences.values() if s.generated and not s.cached)
 
     outcomes = run(llama_engine, requests, watch)
@@ -48,17 +48,30 @@ def test_a_preempted_answer_goes_on_where_it_was(llama_engine: LlamaEngine) -> N
     assert run(llama_engine, [request], disturb)["r"].text == undisturbed
 
 
+def test_held_sequences_give_their_cells_to_those_that_need_them(llama_engine: LlamaEngine) -> None:
+    held = [ask(llama_engine, f"Story {n}", id=f"held{n}", max_tokens=150, ignore_eos=True) for n in range(2)]
+    hungry = ask(llama_engine, "Story", id="hungry", max_tokens=380, ignore_eos=True)
+
+    def hold(step: int, outcomes: dict[str, Outcome]) -> None:
+        if len(outcomes["held0"].tokens) == 100:
+            for request in held:
+                llama_engine.hold(request.id, outcomes["hungry"].end is None)
+
+    outcomes = run(llama_engine, [*held, hungry], hold)
+    assert [len(outcomes[id].tokens) for id in ("held0", "held1", "hungry")] == [150, 150, 380]
+
+
 def test_when_the_library_finds_no_cells_the_youngest_gives_way(
     llama_engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode, refusals = llama_engine._decoder.decode, iter([False, False, False, True])
+    decode, refusals = llama_engine._context.decode, iter([False, False, False, True])
 
     def sometimes_full(*args: object, **kwargs: object) -> None:
         if next(refusals, False):
             raise CacheFull
         decode(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(llama_engine._decoder, "decode", sometimes_full)
+    monkeypatch.setattr(llama_engine._context, "decode", sometimes_full)
     outcomes = run(llama_engine, [ask(llama_engine, "Hi", id=id, max_tokens=8, ignore_eos=True) for id in "ab"])
     assert all(len(outcome.tokens) == 8 for outcome in outcomes.values())
 
@@ -68,7 +81,7 @@ def test_a_request_that_never_fits_fails_alone(llama_engine: LlamaEngine, monkey
         raise CacheFull
 
     with monkeypatch.context() as patch:
-        patch.setattr(llama_engine._decoder, "decode", full)
+        patch.setattr(llama_engine._context, "decode", full)
         end = run(llama_engine, [ask(llama_engine, "Hi")])["r"].end
     assert isinstance(end, Failed)
     assert run(llama_engine, [ask(llama_engine, "Hi", max_tokens=2)])["r"].tokens

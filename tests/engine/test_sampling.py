@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from node.engine.llama import LlamaEngine
-from node.engine.sampling import Sampler
+from node.engine.sampling import Sampler, draw_seed
 from node.generation import Request, Sampling
 
 pytestmark = pytest.mark.model
@@ -33,7 +33,7 @@ def draws(
             **{**{f: getattr(sampling, f) for f in sampling.__dataclass_fields__}, "seed": sampling.seed + turn}
         )
         sampler = Sampler(Request("r", history, 20, sampling=each, **extra), engine._decoder.vocabulary)  # type: ignore[arg-type]
-        drawn.append(sampler.sample(engine._decoder.handle, index))
+        drawn.append(sampler.sample(engine._context.handle, index, 0))
         sampler.close()
         sampler.close()  # twice is harmless
     engine.fail_all()
@@ -94,3 +94,9 @@ def test_the_repeat_penalty_sees_the_prompt(engine: LlamaEngine) -> None:
 def test_presence_penalty_counts_the_answer_only(engine: LlamaEngine) -> None:
     counted = Counter(draws(engine, Sampling(temperature=0, presence_penalty=2.0, frequency_penalty=2.0), 2))
     assert set(counted) == set(draws(engine, Sampling(temperature=0), 2)), "fresh answers have no history"
+
+
+def test_draw_seeds_differ_by_seed_and_number_and_are_never_the_random_one() -> None:
+    seeds = {draw_seed(seed, number) for seed in range(100) for number in range(100)}
+    assert len(seeds) > 9_990
+    assert all(0 <= seed < 0xFFFFFFFF for seed in seeds)

@@ -57,7 +57,7 @@ async def parts() -> AsyncIterator[tuple[Worker, Slowed]]:
 
 def submit(worker: Worker, id: str, text: str = "hello") -> Session:
     request = Request(id, tuple(text.encode()), 100_000)
-    session = Session(request, worker.cancel)
+    session = Session(request, worker)
     worker.submit(request, session.feed)
     return session
 
@@ -98,7 +98,7 @@ async def test_cancel_frees_the_request_within_one_step(parts: tuple[Worker, Slo
     await until(lambda: bool(ends) and isinstance(ends[-1], Finished))
     assert isinstance(ends[-1], Finished)
     assert ends[-1].reason == "cancelled"
-    assert engine.load().requests == 0
+    assert engine.load.requests == 0
 
 
 async def test_a_refused_request_harms_nobody(parts: tuple[Worker, Slowed]) -> None:

@@ -4,14 +4,16 @@ import pytest
 
 from node.errors import InvalidRequest
 from node.generation import Request
-from node.server.replays import Replays, Running, Work, key_of
+from node.server.replays import Replays, key_of, key_of_body
 from node.server.replies import TextReply
+from node.server.work import Running, Work
 from node.stream.session import Session
+from tests.support.sources import HandSource
 
 
 def running(id: str = "r") -> Running:
     request = Request(id, (1,), 1)
-    return Running(Work(request, lambda: TextReply(id, 0, "m"), False), Session(request, lambda _: None))
+    return Running(Work(request, lambda: TextReply(id, 0, "m"), False), Session(request, HandSource()))
 
 
 KEY = key_of("key", "Bearer a", "/v1/x", b"body")
@@ -59,3 +61,11 @@ def test_what_broke_is_dropped() -> None:
 def test_an_absurd_key_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         key_of("k" * 257, "", "/", b"")
+
+
+def test_a_body_is_a_key_of_its_own() -> None:
+    replays, first = Replays(), running()
+    replays.keep(key_of_body("Bearer a", "/v1/x", b"body"), first, 0.0)
+    assert replays.find(key_of_body("Bearer a", "/v1/x", b"body"), 1.0) is first
+    for other in (("Bearer b", "/v1/x", b"body"), ("Bearer a", "/v1/y", b"body"), ("Bearer a", "/v1/x", b"bod")):
+        assert replays.find(key_of_body(*other), 1.0) is None

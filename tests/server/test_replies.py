@@ -24,12 +24,23 @@ def piece(text: str, *tokens: Token) -> Piece:
 
 def test_chat_chunks_byte_for_byte() -> None:
     chat = reply()
-    role = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
-    text = b'{"index":0,"delta":{"content":"a\\"\\n\xe2\x98\x83"},"logprobs":null,"finish_reason":null}]}\n\n'
-    last = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    open_ = b'"logprobs":null,"finish_reason":null}],'
+    role = b'{"index":0,"delta":{"role":"assistant","content":""},' + open_ + b'"outpost":{"seq":-1}}\n\n'
+    text = b'{"index":0,"delta":{"content":"a\\"\\n\xe2\x98\x83"},' + open_ + b'"outpost":{"seq":0}}\n\n'
+    last = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"outpost":{"seq":4}}\n\ndata: [DONE]\n\n'
     assert chat.opening() == HEAD + role
     assert chat.piece(piece('a"\n☃')) == HEAD + text
-    assert chat.closing(END, 0) == HEAD + last
+    assert chat.closing(END, 0, 4) == HEAD + last
+
+
+def test_the_cursor_is_the_number_of_the_last_entry_in_a_chunk() -> None:
+    pieces = Piece("ab", (Token(1, b"a"), Token(2, b"b")), 7)
+    for kind in (reply(), reply(parser=parser()), TextReply("i", 9, "m"), reply(include_usage=True)):
+        chunks = [chunk for chunk in events(kind.piece(pieces) + kind.closing(END, 0, 9)) if chunk != "[DONE]"]
+        assert [chunk["outpost"]["seq"] for chunk in chunks] == [6] + [9] * (len(chunks) - 1)
+    (rewind,) = events(reply().rewind(5))
+    assert rewind["choices"] == []
+    assert rewind["outpost"] == {"seq": 5, "rewind": True}
 
 
 def test_nothing_to_say_is_no_chunk() -> None:
@@ -39,7 +50,7 @@ def test_nothing_to_say_is_no_chunk() -> None:
 
 def test_usage_comes_last_and_only_when_asked_for() -> None:
     *chunks, usage, done = events(
-        reply(include_usage=True).piece(piece("x")) + reply(include_usage=True).closing(END, 3)
+        reply(include_usage=True).piece(piece("x")) + reply(include_usage=True).closing(END, 3, 4)
     )
     assert done == "[DONE]"
     assert usage["choices"] == []
@@ -50,7 +61,7 @@ def test_usage_comes_last_and_only_when_asked_for() -> None:
         "prompt_tokens_details": {"cached_tokens": 3},
     }
     assert all(chunk["usage"] is None for chunk in chunks)
-    assert b"usage" not in reply().closing(END, 3)
+    assert b"usage" not in reply().closing(END, 3, 4)
 
 
 def test_a_whole_chat() -> None:
@@ -75,7 +86,7 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
 def test_calls_stream_as_deltas() -> None:
     chat = reply(parser=parser())
-    first, second, last, _ = events(chat.piece(piece(CALL)) + chat.closing(END, 0))
+    first, second, last, _ = events(chat.piece(piece(CALL)) + chat.closing(END, 0, 4))
     assert first["choices"][0]["delta"] == {
         "tool_calls": [{"index": 0, "id": "call_x", "type": "function", "function": {"name": "f", "arguments": ""}}]
     }
@@ -135,7 +146,7 @@ def test_text_logprobs_count_offsets_across_chunks() -> None:
 def test_a_text_completion() -> None:
     text = TextReply("i", 9, "m")
     assert text.opening() == b""
-    chunk, last, _ = events(text.piece(piece("x")) + text.closing(END, 0))
+    chunk, last, _ = events(text.piece(piece("x")) + text.closing(END, 0, 4))
     assert chunk["object"] == "text_completion"
     assert chunk["choices"] == [{"index": 0, "text": "x", "logprobs": None, "finish_reason": None}]
     assert last["choices"][0]["finish_reason"] == "stop"

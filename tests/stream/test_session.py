@@ -1,16 +1,18 @@
 """One generation, many readers."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 from node.errors import EngineFailed
-from node.generation import Failed, Finished, Request, Started, Token
+from node.generation import End, Entry, Failed, Finished, Request, Started, Token
 from node.stream.session import Session
+from tests.support.sources import HandSource
 
 
 def make(**extra: object) -> tuple[Session, list[str]]:
-    cancelled: list[str] = []
+    source = HandSource()
     request = Request(id="r", prompt=(1, 2, 3), max_tokens=99, **extra)  # type: ignore[arg-type]
-    return Session(request, cancelled.append), cancelled
+    return Session(request, source), source.cancelled
 
 
 def feed_text(session: Session, *pieces: str) -> None:
@@ -92,3 +94,90 @@ async def test_a_cancelled_reader_leaves_no_waiter() -> None:
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
     assert session._waiting == []
+
+
+class Shelf:
+    """A recorder that commits when it is told to."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, list[Entry], End | None]] = []
+        self._done: list[Callable[[Exception | None], None]] = []
+
+    def record(
+        self, id: str, first: int, entries: Sequence[Entry], end: End | None, done: Callable[[Exception | None], None]
+    ) -> None:
+        self.records.append((first, list(entries), end))
+        self._done.append(done)
+
+    def commit(self, error: Exception | None = None) -> None:
+        for done in self._done:
+            done(error)
+        self._done.clear()
+
+
+def durable(entries: Sequence[Entry] = ()) -> tuple[Session, Shelf]:
+    shelf = Shelf()
+    return Session(Request("r", (1,), 99), HandSource(), shelf, entries), shelf
+
+
+async def test_nothing_is_readable_before_it_is_stored() -> None:
+    session, shelf = durable()
+    feed_text(session, "a", "b")
+    assert session.take(0) is None
+    shelf.commit()
+    assert session.text == "ab"
+    session.feed(Finished("stop", 1, 2))
+    assert session.end is None, "the end is an entry too"
+    shelf.commit()
+    assert session.end == Finished("stop", 1, 2)
+    assert [(first, len(entries)) for first, entries, _ in shelf.records] == [(0, 1), (1, 1), (2, 0)]
+
+
+async def test_a_store_that_fails_does_not_stop_the_stream() -> None:
+    session, shelf = durable()
+    feed_text(session, "a")
+    shelf.commit(OSError("disk full"))
+    assert session.text == "a"
+
+
+async def test_a_restored_session_goes_on_with_its_numbers_and_its_held_text() -> None:
+    stored = [Entry("one ", Token(0, b"one ")), Entry("", Token(1, b"E"))]
+    session = Session(Request("r", (1,), 99, stop=("END",)), HandSource(), shelf := Shelf(), stored)
+    assert (session.count, session.completion_tokens, session.text) == (2, 2, "one ")
+    feed_text(session, "lse")
+    shelf.commit()
+    assert session.text == "one Else"
+    assert shelf.records == [(2, [Entry("Else", Token(0, b"lse"))], None)]
+
+
+async def test_a_suspended_session_tells_its_readers_and_stays_unfinished_in_the_store() -> None:
+    session, shelf = durable()
+    feed_text(session, "a")
+    shelf.commit()
+    session.suspend(EngineFailed("restarting"))
+    assert isinstance(await session.finished(), Failed)
+    assert [end for _, _, end in shelf.records] == [None]
+
+
+async def test_an_ended_session_is_only_read() -> None:
+    session = Session.ended(Request("r", (1,), 9), [Entry("x", Token(1, b"x"))], Finished("stop", 1, 1))
+    assert session.text == "x"
+    assert await session.finished() == Finished("stop", 1, 1)
+    session.cancel()
+    lost = Session.ended(Request("r", (1,), 9), [], None)
+    assert isinstance(lost.end, Failed)
+
+
+async def test_the_source_is_held_only_while_all_readers_lag() -> None:
+    source = HandSource()
+    session = Session(Request("r", (1,), 99), source)
+    session.lagging("slow", True)
+    session.lagging("quick", False)
+    session.lagging("quick", True)
+    session.left("quick")
+    session.lagging("slow", False)
+    session.left("slow")
+    assert source.held == [("r", True), ("r", False), ("r", True), ("r", False)]
+    session.lagging("slow", True)
+    session.left("slow")
+    assert source.held[-1] == ("r", False), "without readers a resumable answer goes on"

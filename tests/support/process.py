@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,3 +40,24 @@ def _address(process: subprocess.Popen[str], errors: int) -> str:
             raise AssertionError(f"the node ended with {process.returncode}:\n{printed}")
         time.sleep(0.05)
     raise AssertionError("the node did not start")
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_ready(url: str, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+    """Wait until the node at `url` says that it is ready."""
+    for _ in range(int(seconds / 0.02)):
+        if process.poll() is not None:
+            raise AssertionError(f"the node ended with {process.returncode}")
+        try:
+            with urllib.request.urlopen(f"{url}/health/ready", timeout=2) as response:
+                if response.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError("the node did not become ready")

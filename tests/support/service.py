@@ -89,6 +89,7 @@ class ScriptedSource:
         self.refusal: NodeError | None = None
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
+        self.held: list[tuple[str, bool]] = []
         self.played = 0
         self.cancel_seen = asyncio.Event()
         self._slots = asyncio.Semaphore(slots)
@@ -108,6 +109,9 @@ class ScriptedSource:
             task, sink, request = entry
             task.cancel()
             sink(Finished("cancelled", len(request.prompt), 0))
+
+    def hold(self, request_id: str, held: bool) -> None:
+        self.held.append((request_id, held))
 
     @property
     def busy(self) -> int:
@@ -175,7 +179,19 @@ def scripted(*script: Step, slots: int = 2, **info: Any) -> tuple[ScriptedServic
 @contextlib.asynccontextmanager
 async def running(service: ScriptedService, **server: Any) -> AsyncIterator[tuple[str, web.AppRunner]]:
     """The application on a real port, run the way the runtime runs it; yields its address and the runner."""
-    app = create_app(Settings(server=Server(**server)), service)
+    async with _listening(create_app(Settings(server=Server(**server)), service)) as parts:
+        yield parts
+
+
+@contextlib.asynccontextmanager
+async def running_app(app: web.Application) -> AsyncIterator[str]:
+    """Any application on a real port; yields its address."""
+    async with _listening(app) as (url, _):
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def _listening(app: web.Application) -> AsyncIterator[tuple[str, web.AppRunner]]:
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:

@@ -12,6 +12,7 @@ class HandSource:
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
         self.cancelled: list[str] = []
+        self.held: list[tuple[str, bool]] = []
         self.refuse: NodeError | None = None
 
     def submit(self, request: Request, sink: Sink) -> None:
@@ -21,6 +22,9 @@ class HandSource:
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
+
+    def hold(self, request_id: str, held: bool) -> None:
+        self.held.append((request_id, held))
 
     def emit(self, request_id: str, event: Event) -> None:
         self.sinks[request_id](event)

@@ -1,0 +1,173 @@
+"""Reading one long prompt aside, while answers stream.
+
+On a CPU a prompt is read well only in large batches, and a large batch would hold up every answer that streams; in
+small pieces beside them, its attention costs two to four times as much. So a long prompt that arrives among streams is
+read in a context and a thread of its own, with half of the cores, in full batches; the streams go on with the other
+half. When it is read, its part of the cache is copied over, and it streams like the rest. When the streams end before,
+it gets all cores.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from node.engine.context import CacheFull, Context, NoMemory, Part
+from node.engine.decoder import Decoder
+from node.engine.running import Running
+from node.errors import EngineFailed
+
+log = logging.getLogger(__name__)
+
+CHUNK = 256  # tokens between two looks at whether it is still wanted
+LEAST = 512  # tokens of a prompt that is worth it: a second context and a copy cost some 50 ms
+_NAP_S = 0.02
+
+
+class Aside:
+    """One prompt being read; made and asked by the engine's thread."""
+
+    def __init__(self, open_context: Callable[[int], Context], ids: npt.NDArray[np.int32]) -> None:
+        self._open_context = open_context
+        self._ids = ids
+        self._wanted = True
+        self._ended = threading.Event()
+        self._data: bytes | None = None
+        self.threads = 1
+        self._thread = threading.Thread(target=self._run, name="aside", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is something to take, or it failed."""
+        return self._ended.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it ended, but not longer than that."""
+        self._ended.wait(seconds)
+
+    def take(self) -> bytes | None:
+        """What the cache holds of the prompt; None when it could not be read here."""
+        return self._data
+
+    def abandon(self) -> None:
+        """Nobody wants it any more: it stops within one chunk and frees everything by itself."""
+        self._wanted = False
+
+    def join(self) -> None:
+        """Wait until nothing of it is left."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            context = self._open_context(len(self._ids))
+        except NoMemory:
+            log.warning("no memory to read a long prompt aside; it is read among the streams")
+            self._ended.set()
+            return
+        try:
+            self._read(context)
+        except EngineFailed as error:
+            log.warning("a long prompt could not be read aside", extra={"reason": error.message})
+        finally:
+            context.close()
+            self._ended.set()
+
+    def _read(self, context: Context) -> None:
+        for start in range(0, len(self._ids), CHUNK):
+            if not self._wanted:
+                return
+            context.use_threads(self.threads)
+            context.decode([Part(0, start, self._ids[start : start + CHUNK], False)])
+        self._data = context.take_out(0)
+
+
+class SideReader:
+    """Decides what is read aside, one prompt at a time, and shares out the cores. Belongs to the engine's thread."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._able = decoder.threads >= 2 and not decoder.offloads
+        self._reading: tuple[Aside, Running] | None = None
+        self._abandoned: list[Aside] = []
+        self._refused: set[str] = set()  # requests that could not be read aside once
+
+    def tend(self, sequences: Sequence[Running]) -> list[Running]:
+        """Take up what was read, begin the next, share out the cores; gives the sequences that were begun.
+
+        `sequences` are those that are not held, oldest first.
+        """
+        if not self._able:
+            return []
+        if self._reading and self._reading[0].ended:
+            self._take_up(*self._reading)
+        streams = any(sequence.pending == 1 for sequence in sequences)
+        for sequence in sequences:
+            mine = self._reading is not None and self._reading[1] is sequence
+            sequence.aside = mine or (streams and self._worth(sequence))
+        begun = [] if self._reading or not streams else self._begin(sequences)
+        self._share_cores(streams)
+        return begun
+
+    def nap(self) -> None:
+        """Nothing streams: give the prompt that is read aside a moment."""
+        if self._reading:
+            self._reading[0].wait(_NAP_S)
+
+    def drop(self, sequence: Running) -> None:
+        """The request is over, whatever was read of it."""
+        self._refused.discard(sequence.request.id)
+        if self._reading and self._reading[1] is sequence:
+            self._reading[0].abandon()
+            self._abandoned = [*filter(lambda one: not one.ended, self._abandoned), self._reading[0]]
+            self._reading = None
+
+    def close(self) -> None:
+        """Stop reading; returns when no thread is left."""
+        if self._reading:
+            self.drop(self._reading[1])
+        for one in self._abandoned:
+            one.join()
+
+    def _worth(self, sequence: Running) -> bool:
+        new = sequence.cached == 0 and sequence.request.kind == "generate"
+        return new and sequence.pending > LEAST and sequence.request.id not in self._refused
+
+    def _begin(self, sequences: Iterable[Running]) -> list[Running]:
+        """Begin with the oldest that fits the cache beside what is there, so that it can be taken up."""
+        free = self._decoder.context.cells - sum(sequence.cached + 1 for sequence in sequences)
+        for sequence in sequences:
+            if sequence.aside and sequence.pending <= free:
+                ids = sequence.tokens[: sequence.length - 1]
+                self._reading = (Aside(self._open, ids), sequence)
+                return [sequence]
+        return []
+
+    def _open(self, tokens: int) -> Context:
+        return self._decoder.open_context(tokens, 1, 1, 1)
+
+    def _take_up(self, reader: Aside, sequence: Running) -> None:
+        self._reading = None
+        sequence.aside = False
+        data = reader.take()
+        try:
+            if data is None:
+                raise CacheFull
+            self._decoder.context.put_in(sequence.slot, data)
+        except CacheFull:
+            self._refused.add(sequence.request.id)  # it is read in the steps then
+            return
+        sequence.cached = sequence.length - 1
+
+    def _share_cores(self, streams: bool) -> None:
+        threads = self._decoder.threads
+        if self._reading is None:
+            self._decoder.context.use_threads(threads)
+            return
+        half = threads // 2
+        self._reading[0].threads = half if streams else threads
+        self._decoder.context.use_threads(threads - half)

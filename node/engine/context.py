@@ -1,0 +1,184 @@
+"""A llama.cpp context behind few verbs: decode a batch, read logits and states, move and forget sequences.
+
+One unified KV cache holds all of a context's sequences, so that they share its cells and one decode call serves them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from node.engine.library import llama
+from node.errors import EngineFailed
+
+BATCH = 512  # most tokens of one step
+STATES = 64  # most tokens of one step whose hidden state is read (embeddings)
+
+Floats = npt.NDArray[np.float32]
+
+
+class Part(NamedTuple):
+    """Consecutive tokens of one sequence; with `output` the last of them gives logits."""
+
+    slot: int
+    position: int
+    ids: npt.NDArray[np.int32]
+    output: bool
+
+
+class CacheFull(Exception):
+    """A signal to the engine: the cache found no cells for the batch; nothing of it was decoded."""
+
+
+class NoMemory(Exception):
+    """llama.cpp could not make the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How big a context is: cells of its cache, sequences, tokens of a batch that may give output, threads."""
+
+    cells: int
+    slots: int
+    outputs: int
+    threads: int
+    kv_type: str = "f16"
+    pooled: bool = False  # the model would pool states by itself; we do, over chunks
+
+
+class Context:
+    """One context of a loaded model. Not thread-safe; two contexts of one model may work at the same time."""
+
+    def __init__(self, model: Any, shape: Shape) -> None:
+        self._llama = llama()
+        self._handle = _open(self._llama, model, shape)
+        self._memory = self._llama.llama_get_memory(self._handle)
+        self._batch = _Batch(self._llama, shape.slots)
+        self._reads_states = False
+        self.cells: int = self._llama.llama_n_ctx(self._handle)  # llama.cpp rounds up
+        self.vocabulary_size: int = self._llama.llama_vocab_n_tokens(self._llama.llama_model_get_vocab(model))
+        self.state_size: int = self._llama.llama_model_n_embd_out(model)
+        self.threads = shape.threads
+
+    def use_threads(self, threads: int) -> None:
+        """How many CPU threads decode from now on."""
+        if threads != self.threads:
+            self._llama.llama_set_n_threads(self._handle, threads, threads)
+            self.threads = threads
+
+    def decode(self, parts: Sequence[Part], *, states: bool = False) -> None:
+        """Decode `parts` in one call; with `states` every token gives output, and hidden states are read.
+
+        Raises CacheFull, or EngineFailed after which every sequence must be forgotten.
+        """
+        if states != self._reads_states:
+            self._llama.llama_set_embeddings(self._handle, states)
+            self._reads_states = states
+        code = self._llama.llama_decode(self._handle, self._batch.fill(parts, states))
+        if code == 1:
+            raise CacheFull
+        if code != 0:
+            raise EngineFailed(f"llama.cpp could not decode a batch (code {code}).")
+
+    def logits(self, index: int) -> Floats:
+        """A writable view of the logits at batch position `index`; float32 of the vocabulary's size."""
+        pointer = self._llama.llama_get_logits_ith(self._handle, index)
+        return np.ctypeslib.as_array(pointer, shape=(self.vocabulary_size,))
+
+    def state(self, index: int) -> Floats:
+        """A copy of the hidden state at batch position `index`; float32 of `state_size`."""
+        pointer = self._llama.llama_get_embeddings_ith(self._handle, index)
+        return np.ctypeslib.as_array(pointer, shape=(self.state_size,)).copy()
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's pointer, for samplers."""
+        return self._handle
+
+    def take_out(self, slot: int) -> bytes:
+        """A copy of all that the cache holds of one sequence."""
+        size = self._llama.llama_state_seq_get_size(self._handle, slot)
+        buffer = (ctypes.c_uint8 * size)()
+        written = self._llama.llama_state_seq_get_data(self._handle, buffer, size, slot)
+        return bytes(memoryview(buffer)[:written])
+
+    def put_in(self, slot: int, data: bytes) -> None:
+        """Give a sequence what another context took out; raises CacheFull where there is no room."""
+        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+        if self._llama.llama_state_seq_set_data(self._handle, buffer, len(data), slot) == 0:
+            self.forget(slot)
+            raise CacheFull
+
+    def forget(self, slot: int) -> None:
+        """Free all cells of one sequence."""
+        self._llama.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+    def forget_all(self) -> None:
+        """Free every cell."""
+        self._llama.llama_memory_clear(self._memory, True)
+
+    def close(self) -> None:
+        """Free the context; safe to call twice."""
+        if self._handle is not None:
+            self._llama.llama_free(self._handle)
+            self._handle = None
+
+
+def _open(library: Any, model: Any, shape: Shape) -> Any:
+    params = library.llama_context_default_params()
+    params.n_ctx = shape.cells
+    params.n_batch = params.n_ubatch = BATCH
+    params.n_seq_max = shape.slots
+    params.n_outputs_max = shape.outputs  # the default reserves logits for every token of a batch
+    params.n_threads = params.n_threads_batch = shape.threads
+    params.kv_unified = True
+    if shape.pooled:
+        params.pooling_type = library.LLAMA_POOLING_TYPE_NONE
+    params.type_k = params.type_v = getattr(library, f"GGML_TYPE_{shape.kv_type.upper()}")
+    params.no_perf = True
+    handle = library.llama_init_from_model(model, params)
+    if not handle:
+        raise NoMemory
+    return handle
+
+
+class _Batch:
+    """Arrays that llama.cpp reads a batch from; filled in place each step."""
+
+    def __init__(self, library: Any, slots: int) -> None:
+        self._tokens = np.zeros(BATCH, np.int32)
+        self._positions = np.zeros(BATCH, np.int32)
+        self._counts = np.ones(BATCH, np.int32)
+        self._outputs = np.zeros(BATCH, np.int8)
+        self._slots = np.arange(slots, dtype=np.int32)
+        self._slot_pointers = np.zeros(BATCH, np.uintp)
+        self._library = library
+        self._value = library.llama_batch()
+        kinds = {name: kind for name, kind, *_ in library.llama_batch._fields_}
+        for name, array in (
+            ("token", self._tokens),
+            ("pos", self._positions),
+            ("n_seq_id", self._counts),
+            ("seq_id", self._slot_pointers),
+            ("logits", self._outputs),
+        ):
+            setattr(self._value, name, array.ctypes.data_as(kinds[name]))
+
+    def fill(self, parts: Sequence[Part], all_outputs: bool) -> Any:
+        at = 0
+        self._outputs.fill(all_outputs)
+        for part in parts:
+            end = at + len(part.ids)
+            self._tokens[at:end] = part.ids
+            self._positions[at:end] = np.arange(part.position, part.position + len(part.ids), dtype=np.int32)
+            self._slot_pointers[at:end] = self._slots.ctypes.data + part.slot * self._slots.itemsize
+            if part.output:
+                self._outputs[end - 1] = 1
+            at = end
+        self._value.n_tokens = at
+        return self._value

@@ -1,0 +1,35 @@
+"""The parts of a model loaded by llama.cpp that any thread may use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from node.engine.chat import ChatTemplate, no_template
+from node.engine.guide import Guide
+from node.engine.vocabulary import Vocabulary
+from node.generation import Constraint, ModelInfo
+
+
+class LlamaModel:
+    """See `generation.Model`."""
+
+    def __init__(self, info: ModelInfo, vocabulary: Vocabulary, template: str | None) -> None:
+        self.info = info
+        self.vocabulary = vocabulary
+        self.guide = Guide(vocabulary)
+        self._template = ChatTemplate(template, vocabulary) if template else None
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        return self.vocabulary.encode(text, special=special, bos=self.vocabulary.adds_bos)
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        return self.vocabulary.decode(ids)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        if self._template is None:
+            raise no_template()
+        return self._template.ids(messages, tools)
+
+    def check(self, constraint: Constraint) -> None:
+        self.guide.check(constraint)

@@ -1,0 +1,50 @@
+"""One request inside the llama.cpp engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from node.engine.context import Floats
+from node.engine.guide import Matcher
+from node.engine.sampling import Sampler
+from node.generation import Request
+
+
+class Running:
+    """One request on its way; `tokens[:cached]` are in the KV cache."""
+
+    __slots__ = (
+        "aside",
+        "cached",
+        "generated",
+        "held",
+        "length",
+        "matcher",
+        "request",
+        "sampler",
+        "slot",
+        "started",
+        "state",
+        "tokens",
+    )
+
+    def __init__(self, request: Request, slot: int, sampler: Sampler | None, matcher: Matcher | None) -> None:
+        self.request = request
+        self.slot = slot
+        self.sampler = sampler
+        self.matcher = matcher
+        self.length = len(request.prompt) + len(request.continued)
+        self.tokens: npt.NDArray[np.int32] = np.empty(len(request.prompt) + request.max_tokens, np.int32)
+        self.tokens[: self.length] = (*request.prompt, *request.continued)
+        self.cached = 0
+        self.generated = len(request.continued)
+        self.started = False
+        self.held = False
+        self.aside = False  # being read by a thread of its own; has no part in the steps
+        self.state: Floats | None = None  # sum of hidden states so far (embeddings)
+
+    @property
+    def pending(self) -> int:
+        """Tokens that are not in the cache yet; 1 is a sequence that streams."""
+        return self.length - self.cached

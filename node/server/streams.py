@@ -1,0 +1,147 @@
+"""Coming back for an answer: GET and DELETE /v1/streams/{id}, and what a dead process left unfinished.
+
+A reader resumes at any number, as often as it likes, from memory or from the store. What cannot be given is said: an
+unknown id is 404, an evicted one 410, another key's 403; a number beyond the end of an ended answer, or beyond what a
+power cut left, is 409 with the last number that stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+from aiohttp import web
+
+from node.errors import InvalidRequest, NodeError, NotFound, Unavailable
+from node.generation import Failed, Service
+from node.server.answer import Answerer, ahead, owner_of
+from node.server.boundary import json_response
+from node.server.chat import Completions
+from node.server.replies import encode
+from node.server.work import Running
+from node.settings import Settings
+from node.store.streams import StoredStream, StreamStore
+from node.stream.session import Session
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PRUNE_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Streams:
+    """The routes, and the second life of unfinished generations."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        service: Service,
+        answerer: Answerer,
+        completions: Completions,
+        store: StreamStore | None,
+    ) -> None:
+        self._settings = settings
+        self._service = service
+        self._answerer = answerer
+        self._completions = completions
+        self._store = store
+
+    def add_to(self, app: web.Application) -> None:
+        """Add both routes, and the sweep that keeps the store in its bounds."""
+        app.router.add_get("/v1/streams/{id}", self._resume)
+        app.router.add_delete("/v1/streams/{id}", self._stop)
+        app.cleanup_ctx.append(self._sweeping)
+
+    async def resume_unfinished(self) -> int:
+        """Go on with what a dead process left; returns how many. One that cannot go on ends as failed."""
+        unfinished = [] if self._store is None else await self._store.unfinished()
+        for stored in unfinished:
+            if stored.request.id not in self._answerer.live:
+                await self._go_on(stored)
+        return len(unfinished)
+
+    def suspend(self) -> None:
+        """This process stops: what is resumable stays unfinished in the store and goes on in the next life."""
+        if self._store is not None:
+            for running in list(self._answerer.live.values()):
+                running.session.suspend(Unavailable("This node is restarting; resume the stream.", retry_after=5))
+
+    async def _go_on(self, stored: StoredStream) -> None:
+        session = Session(stored.request, self._service.source, self._store, stored.entries)
+        try:
+            work = await asyncio.to_thread(self._completions.rebuild, stored)
+            session.request = work.request
+            self._service.source.submit(work.request, session.feed)
+        except NodeError as error:
+            log.warning("a generation cannot go on", extra={"id": stored.request.id, "reason": error.message})
+            session.feed(Failed(error))
+            return
+        log.info("generation continued", extra={"id": stored.request.id, "from": session.count})
+        self._answerer.adopt(Running(work, session, stored.owner, resumable=True))
+
+    async def _resume(self, request: web.Request) -> web.StreamResponse:
+        id, owner = request.match_info["id"], owner_of(request, self._settings.server.api_keys)
+        running, start, rewind = await self.find_from(id, owner, _start(request))
+        return await self._answerer.follow(request, running, True, start, rewind=rewind)
+
+    async def find_from(self, id: str, owner: bytes, start: int) -> tuple[Running, int, bool]:
+        """A generation to be read from entry `start`: it, where to begin, and whether the reader must go back there."""
+        running = await self._find(id, owner)
+        count = running.session.count
+        rewind = start > count
+        if rewind:
+            if running.session.end is not None or self._settings.streams.when_ahead == "refuse":
+                raise ahead(count - 1)
+            start = count
+        return running, start, rewind
+
+    async def _stop(self, request: web.Request) -> web.StreamResponse:
+        running = await self._find(request.match_info["id"], owner_of(request, self._settings.server.api_keys))
+        running.session.cancel()
+        await running.session.finished()
+        return json_response(encode({"id": running.work.request.id, "stopped": True, "count": running.session.count}))
+
+    async def _find(self, id: str, owner: bytes) -> Running:
+        if not _ID.fullmatch(id):
+            raise NotFound("There is no generation of that id.", param="id")
+        if (running := self._answerer.live.get(id)) and running.owner == owner:
+            return running
+        if self._store is None:
+            raise NotFound(f"There is no generation {id}; this node keeps none on disk.", param="id")
+        stored = await self._store.load(id, owner)
+        if (running := self._answerer.live.get(id)) and running.owner == owner:
+            return running  # it was taken up while the store was read
+        work = await asyncio.to_thread(self._completions.rebuild, stored)
+        session = Session.ended(stored.request, stored.entries, stored.end)
+        return Running(work, session, owner, resumable=True, counted=True)
+
+    async def _sweeping(self, app: web.Application):  # type: ignore[no-untyped-def]
+        task = asyncio.create_task(self._sweep())
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def _sweep(self) -> None:
+        while self._store is not None:
+            await asyncio.sleep(_PRUNE_S)
+            try:
+                if evicted := await self._store.prune():
+                    log.info("old generations evicted", extra={"count": evicted})
+            except NodeError as error:
+                log.error("the store cannot be pruned", extra={"reason": error.message})
+
+
+def _start(request: web.Request) -> int:
+    """The first wanted number: `from`, or the one after Last-Event-ID."""
+    if (sent := request.query.get("from")) is not None:
+        return _number(sent, "from")
+    if last := request.headers.get("Last-Event-ID"):
+        return _number(last, "Last-Event-ID") + 1
+    return 0
+
+
+def _number(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise InvalidRequest(f"`{name}` must be a whole number from 0 to 999999999.", param=name)
+    return int(text)

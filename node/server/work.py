@@ -1,0 +1,35 @@
+"""A request that is ready to run, and a generation that runs: what the handlers hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.generation import Request
+from node.server.replies import Reply
+from node.stream.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request that is ready to run; `reply` makes a fresh answer for each reader.
+
+    `origin` is all that another life of this node needs to make `reply` again.
+    """
+
+    request: Request
+    reply: Callable[[], Reply]
+    stream: bool
+    origin: bytes = b""
+
+
+@dataclass(slots=True)
+class Running:
+    """A submitted request and how many connections read it. A resumable one goes on without any."""
+
+    work: Work
+    session: Session
+    owner: bytes = b""
+    resumable: bool = False
+    readers: int = 0
+    counted: bool = False

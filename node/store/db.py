@@ -1,0 +1,192 @@
+"""One SQLite database, owned by one thread.
+
+Jobs are functions of the connection. The thread takes all jobs that wait and runs them in ONE `BEGIN IMMEDIATE`
+transaction, each behind a savepoint, so that a burst costs one commit (group commit) and a job that raises harms no
+other. Results cross back to the event loop with one call for the whole group, after the commit: who awaits a job knows
+that it is stored.
+
+`synchronous=NORMAL` in WAL mode survives the death of the process; `FULL` survives a power cut, for an fsync a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import sqlite_utils
+from sqlite_utils.migrations import Migrations
+
+from node.errors import SettingsError, StoreFailed
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Job = Callable[[sqlite3.Connection], Any]
+Done = Callable[[Any, Exception | None], None]
+
+MIGRATIONS = Migrations("node")
+_SIDE_FILES = ("", "-wal", "-shm")
+
+
+class Database:
+    """Opened by `open`; `run` and `post` give jobs to its thread; `close` ends it after the last one."""
+
+    def __init__(self, path: Path, sync: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
+        self.path = path
+        self._sync = sync
+        self._wake = threading.Condition()
+        self._jobs: list[tuple[Job, Done]] = []
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    async def open(self) -> None:
+        """Open or make the file and bring its tables up to date; a corrupt file is set aside, loudly."""
+        self._loop = asyncio.get_running_loop()
+        self._lock = await asyncio.to_thread(_lock, self.path)
+        connection = await asyncio.to_thread(_open_or_set_aside, self.path, self._sync)
+        self._thread = threading.Thread(target=self._serve, args=(connection,), name="store", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Finish what waits, then close the file."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+            os.close(self._lock)
+
+    async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a job in a transaction; returns after its commit. Raises StoreFailed."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self.post(job, lambda result, error: _settle(future, result, error))
+        return await future
+
+    def post(self, job: Job, done: Done) -> None:
+        """Run a job soon; `done(result, error)` is called on the loop's thread after its commit."""
+        with self._wake:
+            if self._closing or self._thread is None:
+                raise StoreFailed("The store is closed.")
+            self._jobs.append((job, done))
+            self._wake.notify()
+
+    # From here on: the store's thread.
+
+    def _serve(self, connection: sqlite3.Connection) -> None:
+        while True:
+            with self._wake:
+                while not self._jobs and not self._closing:
+                    self._wake.wait()
+                jobs, self._jobs = self._jobs, []
+                if not jobs:
+                    break
+            results = _transact(connection, jobs)
+            try:
+                self._loop.call_soon_threadsafe(_report, results)
+            except RuntimeError:  # the loop is closed: nobody is left to tell
+                log.debug("the event loop is gone")
+        connection.close()
+
+
+def _transact(connection: sqlite3.Connection, jobs: list[tuple[Job, Done]]) -> list[tuple[Done, Any, Exception | None]]:
+    """All jobs in one transaction; when that cannot be committed, all of them failed."""
+    results: list[tuple[Done, Any, Exception | None]] = []
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for job, done in jobs:
+            results.append((done, *_run_one(connection, job)))
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        log.error("a transaction failed", extra={"reason": str(error), "jobs": len(jobs)})
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        return [(done, None, error) for _, done in jobs]
+    return results
+
+
+def _run_one(connection: sqlite3.Connection, job: Job) -> tuple[Any, Exception | None]:
+    connection.execute("SAVEPOINT job")
+    try:
+        result = job(connection)
+    except Exception as error:  # noqa: BLE001  # a job's fault is its caller's, and must not end the thread
+        connection.execute("ROLLBACK TO job")
+        connection.execute("RELEASE job")
+        return None, error
+    connection.execute("RELEASE job")
+    return result, None
+
+
+def _report(results: list[tuple[Done, Any, Exception | None]]) -> None:
+    for done, result, error in results:
+        done(result, error)
+
+
+def _settle(future: asyncio.Future[T], result: T, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+        return
+    failure = StoreFailed(f"The store could not do this: {error}") if isinstance(error, sqlite3.Error) else error
+    future.set_exception(failure)
+
+
+def _lock(path: Path) -> int:
+    """Two nodes on one file would both go on with what a third left; the kernel frees the lock of a dead process."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(f"Cannot write in {path.parent}: {error.strerror}.") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise SettingsError(
+            f"Another node uses {path}.", hint="Give this one its own file: --set streams.database=FILE"
+        ) from error
+    return handle
+
+
+def _open_or_set_aside(path: Path, sync: str) -> sqlite3.Connection:
+    try:
+        return _open(path, sync)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+            raise StoreFailed(f"Cannot open {path}: {error}.") from error
+        aside = path.with_name(f"{path.name}.corrupt-{time.time_ns()}")
+        for suffix in _SIDE_FILES:
+            there = path.with_name(path.name + suffix)
+            if there.exists():
+                there.rename(aside.with_name(aside.name + suffix))
+        log.error("the database is corrupt and was set aside; starting with an empty one", extra={"kept": str(aside)})
+        return _open(path, sync)
+
+
+def _open(path: Path, sync: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
+    try:
+        mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        connection.execute(f"PRAGMA synchronous={sync}")
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA busy_timeout=5000")
+        if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("quick_check failed")
+        expected = {"NORMAL": 1, "FULL": 2}[sync]
+        if mode != "wal" or connection.execute("PRAGMA synchronous").fetchone()[0] != expected:
+            raise StoreFailed(f"{path}: SQLite did not take its settings (journal mode {mode}).")
+        MIGRATIONS.apply(sqlite_utils.Database(connection))
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,139 @@
+"""Long prompts among streams are read aside: streams go on, text is the same, nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.engine import aside
+from node.engine.context import NoMemory
+from node.engine.llama import LlamaEngine
+from node.generation import Finished, Request, Sampling, Started
+from node.settings import Engine as EngineSettings
+from tests.engine.conftest import Outcome, run, take
+
+pytestmark = pytest.mark.model
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def engine(weights: Path) -> Iterator[LlamaEngine]:
+    opened = LlamaEngine(EngineSettings(slots=4, context=2048, threads=2), "llama", weights)
+    yield opened
+    opened.close()
+    assert not any(thread.name == "aside" for thread in threading.enumerate())
+
+
+def stream(engine: LlamaEngine, id: str = "stream", max_tokens: int = 2000) -> Request:
+    prompt = tuple(engine.model.chat([{"role": "user", "content": "Tell a long story."}]))
+    return Request(id, prompt, min(max_tokens, 2048 - len(prompt)), sampling=GREEDY, ignore_eos=True)
+
+
+def long(engine: LlamaEngine, id: str = "long", words: int = 700) -> Request:
+    ids = engine.model.encode("The river runs through the valley to the sea. " * 200)[:words]
+    return Request(id, tuple(ids), 4, sampling=GREEDY, ignore_eos=True)
+
+
+def begin(engine: LlamaEngine) -> dict[str, Outcome]:
+    """One stream that has begun."""
+    outcomes = {"stream": Outcome(), "long": Outcome(), "other": Outcome()}
+    engine.add(stream(engine))
+    while len(outcomes["stream"].tokens) < 2:
+        take(engine, outcomes)
+    return outcomes
+
+
+def test_the_stream_gets_a_token_every_step_and_the_prompt_its_answer(engine: LlamaEngine) -> None:
+    alone = run(engine, [long(engine)])["long"].text
+    outcomes = begin(engine)
+    engine.add(long(engine))
+    steps = 0
+    while not outcomes["long"].tokens:
+        before = len(outcomes["stream"].tokens)
+        take(engine, outcomes)
+        assert len(outcomes["stream"].tokens) == before + 1
+        steps += 1
+        assert engine._context.threads == (1 if engine._side._reading else 2)
+    assert steps > 2
+    assert outcomes["long"].events[0] == Started()
+    while outcomes["long"].end is None:
+        take(engine, outcomes)
+    assert outcomes["long"].text == alone
+
+
+def test_short_prompts_and_prompts_alone_are_not_read_aside(engine: LlamaEngine) -> None:
+    run(engine, [long(engine)], lambda *_: _assert(engine._side._reading is None))
+    outcomes = begin(engine)
+    engine.add(long(engine, words=aside.LEAST - 10))
+    while not outcomes["long"].tokens:
+        take(engine, outcomes)
+        assert engine._side._reading is None
+
+
+def test_cancel_while_it_is_read_aside_frees_it_at_once(engine: LlamaEngine) -> None:
+    outcomes = begin(engine)
+    request = long(engine)
+    engine.add(request)
+    take(engine, outcomes)
+    assert engine._side._reading
+    engine.cancel("long")
+    take(engine, outcomes)
+    assert outcomes["long"].end == Finished("cancelled", len(request.prompt), 0)
+    assert engine._side._reading is None
+    outcomes["long"] = Outcome()
+    engine.add(long(engine))
+    while not outcomes["long"].tokens:
+        take(engine, outcomes)
+
+
+def test_a_second_long_prompt_waits_its_turn(engine: LlamaEngine) -> None:
+    outcomes = begin(engine)
+    engine.add(long(engine))
+    engine.add(long(engine, id="other", words=600))
+    while not outcomes["other"].tokens:
+        take(engine, outcomes)
+    assert outcomes["long"].tokens or outcomes["long"].end
+
+
+def test_when_the_stream_ends_the_prompt_gets_all_cores(engine: LlamaEngine) -> None:
+    outcomes = begin(engine)
+    engine.add(long(engine, words=1900))
+    take(engine, outcomes)
+    engine.cancel("stream")
+    while outcomes["long"].end is None:
+        take(engine, outcomes)
+        if engine._side._reading:
+            assert engine._side._reading[0].threads == 2
+    assert len(outcomes["long"].tokens) == 4
+
+
+def test_without_memory_for_it_the_prompt_is_read_among_the_streams(
+    engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise NoMemory
+
+    outcomes = begin(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._decoder, "open_context", none)
+        engine.add(long(engine, words=560))
+        while not outcomes["long"].tokens:
+            take(engine, outcomes)
+    assert len(outcomes["stream"].tokens) > 4
+
+
+def test_losing_everything_stops_the_reading(engine: LlamaEngine) -> None:
+    outcomes = begin(engine)
+    engine.add(long(engine, words=1900))
+    take(engine, outcomes)
+    assert engine._side._reading
+    engine.fail_all()
+    assert engine._side._reading is None
+    assert run(engine, [long(engine, words=40)])["long"].tokens
+
+
+def _assert(held: bool) -> None:
+    assert held

@@ -1,0 +1,92 @@
+"""A context: decoding, failing at it, reading states, moving a sequence to another context."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from node.engine.context import BATCH, CacheFull, Context, Part
+from node.engine.llama import LlamaEngine
+from node.engine.vocabulary import Vocabulary
+from node.errors import EngineFailed
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture
+def context(llama_engine: LlamaEngine) -> Context:
+    return llama_engine._context
+
+
+@pytest.fixture
+def vocabulary(llama_engine: LlamaEngine) -> Vocabulary:
+    return llama_engine._decoder.vocabulary
+
+
+def test_decoding_gives_logits_and_a_forgotten_sequence_leaves_no_trace(
+    context: Context, vocabulary: Vocabulary
+) -> None:
+    ids = np.array(vocabulary.encode("The sky is", special=False, bos=False), np.int32)
+
+    def logits() -> list[float]:
+        context.decode([Part(0, 0, ids, True)], states=False)
+        values = context.logits(len(ids) - 1).copy()
+        context.forget(0)
+        assert values.shape == (vocabulary.size,)
+        return list(values[:8])
+
+    assert logits() == logits()
+
+
+def test_states_can_be_read_and_turned_off_again(context: Context, vocabulary: Vocabulary) -> None:
+    ids = np.array(vocabulary.encode("a cat", special=False, bos=False), np.int32)
+    context.decode([Part(1, 0, ids, True)], states=True)
+    assert context.state(0).shape == (context.state_size,)
+    context.forget(1)
+    context.decode([Part(1, 0, ids, True)], states=False)
+    context.forget(1)
+
+
+def test_a_batch_that_makes_no_sense_is_an_error_not_a_crash(context: Context, vocabulary: Vocabulary) -> None:
+    with pytest.raises(EngineFailed, match="code -1"):
+        context.decode([Part(0, 0, np.array([vocabulary.size + 5], np.int32), True)], states=False)
+    context.forget_all()
+
+
+def test_a_sequence_moves_to_another_context_and_gives_the_same_logits(
+    llama_engine: LlamaEngine, context: Context, vocabulary: Vocabulary
+) -> None:
+    ids = np.array(vocabulary.encode("The river runs to the sea and the", special=False, bos=False), np.int32)
+    context.decode([Part(0, 0, ids, True)])
+    expected = context.logits(len(ids) - 1).copy()
+    context.forget(0)
+    other = llama_engine._decoder.open_context(256, 1, 1, 1)
+    other.decode([Part(0, 0, ids[:-1], False)])
+    context.put_in(2, other.take_out(0))
+    other.close()
+    context.decode([Part(2, len(ids) - 1, ids[-1:], True)])
+    got = context.logits(0).copy()
+    context.forget(2)
+    assert int(got.argmax()) == int(expected.argmax())
+    assert float(np.abs(got - expected).max()) < 0.5, "batch shapes change only the last bits"
+
+
+def test_what_does_not_fit_is_refused_and_leaves_nothing(llama_engine: LlamaEngine, context: Context) -> None:
+    ids = np.full(BATCH, 100, np.int32)
+    other = llama_engine._decoder.open_context(1024, 1, 1, 1)
+    for start in (0, BATCH):
+        other.decode([Part(0, start, ids[: BATCH // 2 + 100], False)]) if start == 0 else None
+    context.decode([Part(1, 0, ids[: context.cells - 100], False)])
+    with pytest.raises(CacheFull):
+        context.put_in(0, other.take_out(0))
+    other.close()
+    context.forget(1)
+    context.decode([Part(0, 0, ids[:8], True)])
+    context.forget(0)
+
+
+def test_threads_can_change_between_steps(context: Context, vocabulary: Vocabulary) -> None:
+    before = context.threads
+    context.use_threads(2)
+    assert context.threads == 2
+    context.use_threads(before)
