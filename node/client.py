@@ -1,62 +1,63 @@
 """The Python client of a node: one session, answers as an async stream of small values.
 
     async with Client("http://127.0.0.1:8080") as client:
-        async with aclosing(client.chat([{"role": "user", "content": "Hi"}])) as events:
+        async with aclosing(client.chat([{"role": "user", "content": "Hi"}], resumable=True)) as events:
             async for event in events: ...
 
 `chat` yields any number of `TextDelta`s and then exactly one `Done`, or raises: a NodeError of the server's own class
 when the server said what is wrong (also in the middle of a stream; the text before it stands), `Unreachable` when
-nobody answers, `BrokenStream` when the answer stops making sense. Closing the iterator early closes the connection,
-which is how the server learns to stop. What the bytes mean is in `answer.py`.
+nobody answers, `BrokenStream` when the answer stops making sense.
+
+A resumable answer survives its connection: the client comes back for what is missing, as often as it must, and the
+application sees a pause and nothing else. Only when the node itself lost entries (a power cut) there is a `TextRewind`
+between the texts: forget so many characters, they come anew. `history` tells what happened.
+
+Closing the iterator early closes the connection, which stops a generation that is not resumable within one step; one
+that is goes on until `stop`. What the bytes mean is in `chunks.py`, how they come in `transport.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-import aiohttp
 import msgspec
 import yarl
 
-from node.answer import (
-    Answer,
-    BrokenStream,
-    ClientError,
-    Done,
-    ErrorBody,
-    SseDecoder,
-    TextDelta,
-    ToolCall,
-    Unreachable,
-    Usage,
-    error_from,
-    printable,
-)
-from node.errors import InvalidRequest, NodeError
+from node.answer import Answer, Done, TextDelta, TextRewind, ToolCall, Usage
+from node.chunks import BrokenStream, ClientError, SseDecoder, Unreachable
+from node.errors import Conflict, InvalidRequest, NodeError
+from node.resume import Effort, Happening, Ledger, Patience, What
 from node.settings import Server
+from node.transport import TRANSPORTS, Connection, Http, Wanted, read
 
 __all__ = [
     "BrokenStream",
     "Client",
     "ClientError",
     "Done",
+    "Happening",
     "Health",
+    "Patience",
     "SseDecoder",
     "TextDelta",
+    "TextRewind",
     "ToolCall",
     "Unreachable",
     "Usage",
 ]
 
-_MAX_BODY_BYTES = 4 << 20
-_HINT = "Start one with `outpost serve`, or with tools/start in a source tree."
+Event = TextDelta | TextRewind | Done
+Transport = Literal["sse", "ws"]
+_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ class Client:
     """One session with the node at `base_url`; use it as an async context manager.
 
     `connect_s` bounds the making of a connection, `silence_s` the time without a single byte (keepalives count).
-    `tls` is a context of one's own, for a certificate that no public authority has signed.
+    `tls` is a context of one's own, for a certificate that no public authority has signed. `patience` is for resumable
+    answers; `rng` (numbers from 0 to 1) and `sleep` shape their pauses.
     """
 
     def __init__(
@@ -91,61 +93,68 @@ class Client:
         connect_s: float = 5.0,
         silence_s: float = 120.0,
         tls: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+        rng: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._url = _base(base_url)
-        self._headers = {"Accept-Encoding": "identity"}  # a proxy that compresses also buffers
+        headers = {"Accept-Encoding": "identity"}  # a proxy that compresses also buffers
         if api_key:
             if not (api_key.isascii() and api_key.isprintable()):
                 raise ClientError("An API key is printable ASCII; this one cannot be sent.")
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=silence_s)
-        self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+            headers["Authorization"] = f"Bearer {api_key}"
+        self._http = Http(self._url, headers, connect_s, silence_s, tls)
+        self._silence_s = silence_s
+        self._patience = patience or Patience()
+        self._rng = rng
+        self._sleep = sleep
+        self.history: deque[Happening] = deque(maxlen=_REMEMBERED)
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls or True)  # limits are the node's business
-        self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, headers=self._headers)
+        await self._http.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._http.close()
 
-    async def chat(
+    def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
         seed: int | None = None,
+        resumable: bool = False,
+        transport: Transport = "sse",
         **more: Any,
-    ) -> AsyncGenerator[TextDelta | Done, None]:
+    ) -> AsyncGenerator[Event, None]:
         """Stream the answer to a conversation; `more` goes into the request as it is (model, stop, tools …)."""
         if more.get("n", 1) != 1:
             raise InvalidRequest("This client reads one answer per request.", param="n")
         named = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
         body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
         body |= {key: value for key, value in named.items() if value is not None} | more
-        answer, decoder = Answer(time.perf_counter()), SseDecoder()
-        async with self._request("POST", "/v1/chat/completions", body) as response:
-            async for data in response.content.iter_any():
-                at = time.perf_counter()
-                for event in decoder.feed(data):
-                    if event == "[DONE]":
-                        yield answer.done(at)
-                        await _let_go(response)
-                        return
-                    if text := answer.take(event, at):
-                        yield TextDelta(text, at)
-        raise BrokenStream("The node closed the connection before the answer was complete.")
+        if not resumable:
+            return self._follow(Wanted(body, self._silence_s), transport)
+        return self._follow(Wanted(body, self._short_silence_s, key=uuid.uuid4().hex), transport)
+
+    def stream(self, id: str, start: int = 0, *, transport: Transport = "sse") -> AsyncGenerator[Event, None]:
+        """Stream a resumable answer that was begun before, from entry number `start` on."""
+        if not (id.isascii() and id.replace("-", "").replace("_", "").isalnum()) or start < 0:
+            raise InvalidRequest("A stream is named by its id and a number from 0.", param="id")
+        return self._follow(Wanted({}, self._short_silence_s, id=id, start=start), transport)
+
+    async def stop(self, id: str) -> None:
+        """Stop a resumable answer, for all its readers."""
+        async with self._http.request("DELETE", f"/v1/streams/{id}") as response:
+            await read(response)
 
     async def models(self) -> list[str]:
         """The ids of the models that the node serves."""
-        async with self._request("GET", "/v1/models") as response:
-            body = await _read(response)
+        async with self._http.request("GET", "/v1/models") as response:
+            body = await read(response)
         try:
             return [model.id for model in msgspec.json.decode(body, type=_Listing).data]
         except msgspec.DecodeError as error:
@@ -153,38 +162,68 @@ class Client:
 
     async def health(self) -> Health:
         """Whether the node is ready; raises ClientError when what answers is not a node."""
-        async with self._request("GET", "/health/ready", accept=(503,)) as response:
-            body = await _read(response)
+        async with self._http.request("GET", "/health/ready", accept=(503,)) as response:
+            body = await read(response)
         try:
             said = msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise ClientError(f"What answers at {self._url} is not a node.") from error
         return Health(response.status == 200, response.status, said)
 
-    @asynccontextmanager
-    async def _request(
-        self, method: str, path: str, body: Any = None, accept: Sequence[int] = ()
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answered request; every foreign exception becomes one of ours here."""
-        if self._session is None:
-            raise RuntimeError("Client is used outside its `async with`.")
-        data, headers = None, None
-        if body is not None:
-            data, headers = _encode(body), {"Content-Type": "application/json"}
-        try:
-            async with self._session.request(
-                method, self._url + path, data=data, headers=headers, allow_redirects=False
-            ) as response:
-                if response.status != 200 and response.status not in accept:
-                    raise await _refusal(response)
-                yield response
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Unreachable(f"no node answers at {self._url} ({_reason(error)}).", hint=_HINT) from error
-        except TimeoutError as error:
-            silence = self._timeout.sock_read or 0
-            raise BrokenStream(f"The node at {self._url} was silent for {silence:g} seconds.") from error
-        except aiohttp.ClientError as error:
-            raise BrokenStream(f"The connection to {self._url} broke ({_reason(error)}).") from error
+    @property
+    def _short_silence_s(self) -> float:
+        return min(self._silence_s, self._patience.silence_s)
+
+    async def _follow(self, wanted: Wanted, transport: Transport) -> AsyncGenerator[Event, None]:
+        """One answer over as many connections as it takes; one that cannot be resumed has one."""
+        connect = TRANSPORTS[transport]
+        ledger = Ledger(Answer(time.perf_counter()), wanted.start)
+        effort = Effort(self._patience, self._rng)
+        while True:
+            try:
+                async with connect(self._http, wanted) as connection:
+                    wanted = self._opened(connection, wanted, ledger, effort)
+                    async for chunks, at in connection.batches:
+                        for chunk in chunks:
+                            if event := ledger.take(chunk, at):
+                                effort.progress()
+                                yield event
+                        if ledger.torn:
+                            break
+                    else:
+                        yield ledger.done(at)
+                        return
+            except NodeError as error:
+                rewound, pause_s = self._lost(error, wanted, ledger, effort)
+                await self._sleep(pause_s)
+                if rewound is not None:
+                    yield rewound
+            wanted = replace(wanted, start=ledger.last + 1)
+
+    def _opened(self, connection: Connection, wanted: Wanted, ledger: Ledger, effort: Effort) -> Wanted:
+        """Notes a connection; what is wanted from now on is this very answer."""
+        effort.opened(time.perf_counter())
+        again = ledger.opened()
+        if wanted.key or wanted.id:
+            self._note(connection.id, "resumed" if again else "opened", ledger)
+        return replace(wanted, id=connection.id)
+
+    def _lost(
+        self, error: NodeError, wanted: Wanted, ledger: Ledger, effort: Effort
+    ) -> tuple[TextRewind | None, float]:
+        """What to take back and how long to wait before coming again; raises `error` where that makes no sense."""
+        if not wanted.id and (wanted.key is None or ledger.connections):
+            raise error
+        if isinstance(error, Conflict) and wanted.id and ledger.last >= 0:
+            rewound = ledger.ahead(error, time.perf_counter())
+            self._note(wanted.id, "rewound", ledger, error.message)
+            return rewound, 0.0
+        pause_s = effort.after(error, time.perf_counter())
+        self._note(wanted.id, "lost", ledger, error.message)
+        return None, pause_s
+
+    def _note(self, id: str, what: What, ledger: Ledger, why: str = "") -> None:
+        self.history.append(Happening(id, what, ledger.last, time.perf_counter(), why))
 
 
 def url_of(server: Server) -> str:
@@ -215,43 +254,3 @@ def _base(url: str) -> str:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ClientError(f"{url!r} is not the address of a node.", hint="Write it like http://127.0.0.1:8080")
     return str(parsed.with_query(None).with_fragment(None)).rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _encode(body: Any) -> bytes:
-    try:
-        return msgspec.json.encode(body)
-    except UnicodeEncodeError as error:
-        raise InvalidRequest("The request holds a lone surrogate, which no UTF-8 text can carry.") from error
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for data in response.content.iter_any():
-        body += data
-        if len(body) > _MAX_BODY_BYTES:
-            raise BrokenStream(f"The node sent a body of more than {_MAX_BODY_BYTES} bytes.")
-    return bytes(body)
-
-
-async def _let_go(response: aiohttp.ClientResponse) -> None:
-    """Read the stream's end if it is near, so that the connection can be used again."""
-    with suppress(TimeoutError, aiohttp.ClientError):
-        async with asyncio.timeout(0.5):
-            await response.content.readany()
-
-
-async def _refusal(response: aiohttp.ClientResponse) -> NodeError:
-    body = await _read(response)
-    try:
-        said = msgspec.json.decode(body, type=ErrorBody).error
-    except msgspec.DecodeError:
-        start = printable(body[:200].decode(errors="replace"))
-        return ClientError(f"{response.url.origin()} answered {response.status} without saying why: {start}")
-    seconds = response.headers.get("Retry-After", "")
-    return error_from(response.status, said, int(seconds) if seconds.isdecimal() else None)
-
-
-def _reason(error: Exception) -> str:
-    cause = getattr(error, "os_error", None)
-    said = (cause.strerror if isinstance(cause, OSError) else None) or str(error) or type(error).__name__
-    return printable(said)

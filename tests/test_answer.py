@@ -1,106 +1,12 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from node import errors
-from node.answer import Answer, BrokenStream, SaidError, SseDecoder, ToolCall, Usage, error_from, printable
-
-# name, bytes, the events in them
-CASES = [
-    ("one event", b"data: a\n\n", ["a"]),
-    ("two events", b"data: a\n\ndata: b\n\n", ["a", "b"]),
-    ("no space", b"data:a\n\n", ["a"]),
-    ("only one space goes", b"data:  a\n\n", [" a"]),
-    ("two data lines", b"data: a\ndata: b\n\n", ["a\nb"]),
-    ("empty data", b"data:\n\n", [""]),
-    ("data without colon", b"data\n\n", [""]),
-    ("keepalive with one newline", b": ka\n: ka\ndata: a\n\n", ["a"]),
-    ("keepalive inside an event", b"data: a\n: ka\n\n", ["a"]),
-    ("keepalive with a blank line", b": ka\n\ndata: a\n\n", ["a"]),
-    ("other fields", b"id: 1\nevent: x\nretry: 5\ndatabase: no\ndata: a\n\n", ["a"]),
-    ("lone retry block", b"retry: 5\n\ndata: a\n\n", ["a"]),
-    ("CRLF", b"data: a\r\n\r\n: ka\r\ndata: b\r\n\r\n", ["a", "b"]),
-    ("CR", b"data: a\r\rdata: b\r\r", ["a", "b"]),
-    ("mixed ends", b"data: a\r\n\ndata: b\n\r\n", ["a", "b"]),
-    ("UTF-8", "data: zażółć 🎈\n\n".encode(), ["zażółć 🎈"]),
-    ("line separator is text", "data: a\u2028b\x85c\n\n".encode(), ["a\u2028b\x85c"]),
-    ("byte order mark", b"\xef\xbb\xbfdata: a\n\n", ["a"]),
-    ("unfinished event", b"data: a\n\ndata: b\n", ["a"]),
-    ("unfinished line", b"data: a\n\ndata: b", ["a"]),
-    ("nothing", b"", []),
-]
+from node.answer import Answer, ToolCall, Usage
+from node.chunks import BrokenStream, Chunk, chunk_of
 
 
-@pytest.mark.parametrize(("data", "events"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-class TestSseDecoder:
-    def test_in_one_piece(self, data: bytes, events: list[str]) -> None:
-        assert SseDecoder().feed(data) == events
-
-    def test_byte_by_byte(self, data: bytes, events: list[str]) -> None:
-        decoder = SseDecoder()
-        assert [event for byte in data for event in decoder.feed(bytes([byte]))] == events
-
-    def test_cut_in_two_anywhere(self, data: bytes, events: list[str]) -> None:
-        for cut in range(len(data) + 1):
-            decoder = SseDecoder()
-            assert decoder.feed(data[:cut]) + decoder.feed(b"") + decoder.feed(data[cut:]) == events
-
-    def test_more_follows(self, data: bytes, events: list[str]) -> None:
-        decoder = SseDecoder()
-        seen = decoder.feed(data) + decoder.feed(b"\n\ndata: last\n\n")
-        assert seen[: len(events)] == events
-        assert seen[-1] == "last"
-
-
-@given(
-    texts=st.lists(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n"))),
-    end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
-    sizes=st.lists(st.integers(1, 9), min_size=1),
-)
-def test_any_text_comes_through_any_cut(texts: list[str], end: bytes, sizes: list[int]) -> None:
-    stream = b"".join(b"data: " + text.encode() + end + end for text in texts)
-    decoder, seen, at = SseDecoder(), list[str](), 0
-    while at < len(stream):
-        size = sizes[at % len(sizes)]
-        seen += decoder.feed(stream[at : at + size])
-        at += size
-    assert seen == texts
-
-
-@given(pieces=st.lists(st.binary(max_size=40)))
-def test_no_bytes_crash_the_decoder(pieces: list[bytes]) -> None:
-    decoder = SseDecoder(limit=64)
-    try:
-        for piece in pieces:
-            decoder.feed(piece)
-    except BrokenStream:
-        pass
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        pytest.param([b"data: " + b"x" * 100 + b"\n\n"], id="a long line at once"),
-        pytest.param([b"x"] * 200, id="a line without end"),
-        pytest.param([b"data: x\n"] * 200, id="an event without end"),
-        pytest.param([b"data\n"] * 200, id="an event of empty lines without end"),
-        pytest.param([b":" + b"x" * 100 + b"\n"], id="a long comment"),
-    ],
-)
-def test_the_limit_holds(pieces: list[bytes]) -> None:
-    decoder = SseDecoder(limit=64)
-    with pytest.raises(BrokenStream, match="64 bytes"):
-        list(map(decoder.feed, pieces))
-
-
-def test_the_limit_is_per_event() -> None:
-    decoder = SseDecoder(limit=64)
-    assert len(decoder.feed((b"data: " + b"x" * 50 + b"\n\n" + b":" + b"y" * 50 + b"\n") * 100)) == 100
-
-
-def test_invalid_utf8_is_an_error() -> None:
-    with pytest.raises(BrokenStream, match="UTF-8"):
-        SseDecoder().feed(b"data: \xff\n\n")
+def _take(answer: Answer, event: str, at: float, *, fresh: bool = True) -> str | None:
+    return answer.take(chunk_of(event), at, fresh=fresh)
 
 
 def _text(content: str, more: str = "") -> str:
@@ -109,12 +15,12 @@ def _text(content: str, more: str = "") -> str:
 
 def test_an_answer_adds_up() -> None:
     answer = Answer(started=10.0)
-    assert answer.take('{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}', 11.0) == ""
-    assert answer.take(_text("Hel"), 12.0) == "Hel"
-    assert answer.take(_text("lo", ',"finish_reason":null,"logprobs":null'), 14.0) == "lo"
-    assert answer.take('{"id":"c1","model":"m","choices":[{"delta":{},"finish_reason":"stop"}]}', 14.5) is None
+    assert _take(answer, '{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}', 11.0) == ""
+    assert _take(answer, _text("Hel"), 12.0) == "Hel"
+    assert _take(answer, _text("lo", ',"finish_reason":null,"logprobs":null'), 14.0) == "lo"
+    assert _take(answer, '{"id":"c1","model":"m","choices":[{"delta":{},"finish_reason":"stop"}]}', 14.5) is None
     usage = '{"prompt_tokens":7,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":3}}'
-    assert answer.take('{"choices":[],"usage":' + usage + "}", 14.6) is None
+    assert _take(answer, '{"choices":[],"usage":' + usage + "}", 14.6) is None
     done = answer.done(15.0)
     assert done.usage == Usage(7, 5, 3)
     assert (done.finish_reason, done.model, done.id, done.tool_calls) == ("stop", "m", "c1", ())
@@ -123,7 +29,7 @@ def test_an_answer_adds_up() -> None:
 
 def test_an_answer_without_text_or_usage_claims_no_figures() -> None:
     answer = Answer(started=1.0)
-    answer.take('{"choices":[{"delta":{},"finish_reason":"length"}],"usage":null}', 2.0)
+    _take(answer, '{"choices":[{"delta":{},"finish_reason":"length"}],"usage":null}', 2.0)
     done = answer.done(3.0)
     assert (done.usage, done.ttft_s, done.tokens_per_second, done.total_s) == (None, None, None, 2.0)
 
@@ -136,61 +42,44 @@ def test_tool_calls_are_joined() -> None:
         '{"index":1,"id":"b","function":{"name":"g","arguments":"{}"}}',
         '{"index":0,"function":{"arguments":"1}"}}',
     ):
-        assert answer.take('{"choices":[{"delta":{"content":null,"tool_calls":[' + delta + "]}}]}", 0.0) is None
-    answer.take('{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}', 0.0)
+        assert _take(answer, '{"choices":[{"delta":{"content":null,"tool_calls":[' + delta + "]}}]}", 0.0) is None
+    _take(answer, '{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}', 0.0)
     assert answer.done(0.0).tool_calls == (ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "{}"))
 
 
 def test_an_answer_without_an_end_is_broken() -> None:
     answer = Answer(0.0)
-    answer.take(_text("x"), 0.0)
+    _take(answer, _text("x"), 0.0)
     with pytest.raises(BrokenStream):
         answer.done(1.0)
-
-
-@pytest.mark.parametrize("event", ["", "{", "[]", "null", '{"choices":3}', '{"choices":[{"delta":{"content":1}}]}'])
-def test_an_event_that_is_no_chunk_is_broken(event: str) -> None:
-    with pytest.raises(BrokenStream):
-        Answer(0.0).take(event, 0.0)
 
 
 def test_an_error_event_becomes_its_class() -> None:
     event = '{"error":{"message":"boom","type":"server_error","param":null,"code":"engine_failed"}}'
     with pytest.raises(errors.EngineFailed, match="boom"):
-        Answer(0.0).take(event, 0.0)
+        _take(Answer(0.0), event, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("status", "said", "kind"),
-    [
-        (
-            400,
-            SaidError("m", "invalid_request_error", "messages", "context_length_exceeded"),
-            errors.ContextLengthExceeded,
-        ),
-        (400, SaidError("m", "invalid_request_error", "n", "unsupported_value"), errors.Unsupported),
-        (400, SaidError("m", "invalid_request_error"), errors.InvalidRequest),
-        (422, SaidError("m"), errors.InvalidRequest),
-        (401, SaidError("m", "authentication_error"), errors.Unauthorized),
-        (403, SaidError("m"), errors.Unauthorized),
-        (404, SaidError("m", code="model_not_found"), errors.ModelNotFound),
-        (404, SaidError("m"), errors.NotFound),
-        (413, SaidError("m"), errors.TooLarge),
-        (429, SaidError("m", "rate_limit_error", None, "queue_full"), errors.Overloaded),
-        (503, SaidError("m"), errors.Unavailable),
-        (500, SaidError("m", "server_error", None, 7), errors.EngineFailed),
-        (500, SaidError("m", "rate_limit_error"), errors.Overloaded),
-        (500, SaidError(), errors.EngineFailed),
-    ],
-)
-def test_errors_find_their_class(status: int, said: SaidError, kind: type[errors.NodeError]) -> None:
-    error = error_from(status, said, retry_after=4)
-    assert type(error) is kind
-    assert error.message == (said.message or "The node answered 500.")
-    assert (error.param, error.retry_after) == (said.param, 4)
-    assert "4 seconds" in (error.hint or "")
+def test_of_a_repeated_chunk_only_the_end_counts() -> None:
+    answer = Answer(0.0)
+    assert _take(answer, _text("x"), 1.0, fresh=False) is None
+    assert answer.first is None
+    _take(answer, '{"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}', 2.0, fresh=False)
+    assert answer.done(3.0).finish_reason == "stop"
 
 
-def test_what_a_server_says_cannot_command_a_terminal() -> None:
-    assert error_from(500, SaidError("a\x1b[2Jb\nc\x9b")).message == "a [2Jb c "
-    assert printable("żó 🎈") == "żó 🎈"
+def test_calls_and_the_end_can_be_taken_back() -> None:
+    answer = Answer(0.0)
+    for seq, part in ((1, '"id":"a","function":{"name":"f","arguments":"{"}'), (2, '"function":{"arguments":"1}"}')):
+        chunk = '{"choices":[{"delta":{"tool_calls":[{"index":0,' + part + f'}}]}}}}],"outpost":{{"seq":{seq}}}}}'
+        _take(answer, chunk, 0.0)
+    _take(answer, '{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}', 0.0)
+    answer.forget(1)
+    with pytest.raises(BrokenStream):
+        answer.done(1.0)
+    answer.take(chunk_of('{"choices":[{"delta":{},"finish_reason":"length"}]}'), 0.0)
+    assert answer.done(1.0).tool_calls == (ToolCall("a", "f", "{"),)
+
+
+def test_a_chunk_without_choices_says_nothing() -> None:
+    assert Answer(0.0).take(Chunk(), 0.0) is None

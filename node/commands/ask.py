@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 from node import settings
-from node.client import Client, Done, tls_of, url_of
-from node.errors import OperatorError
+from node.client import Client, ClientError, Done, TextRewind, tls_of, url_of
+from node.errors import OperatorError, Unavailable
 
 _MAX_STDIN_BYTES = 16 << 20
 _NOTICE_S = 2.0
@@ -41,7 +41,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "ask",
         help="ask a running node and stream the answer",
         description="Ask a running node and stream its answer. Piped input is added below the prompt.",
-        epilog='Examples: outpost ask "What is a mesh network?"   outpost ask Summarise: < report.txt',
+        epilog='Examples: outpost ask "What is a mesh network?"   outpost ask Summarise: < report.txt   '
+        "outpost ask --stream chatcmpl-… --from 120",
     )
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; words are joined with spaces")
     parser.add_argument("--url", help="address of the node (default: the one that the settings describe)")
@@ -51,15 +52,21 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--temperature", type=_finite, metavar="T", help="0 always takes the likeliest token")
     parser.add_argument("--seed", type=int, metavar="N", help="repeats the same choices")
     parser.add_argument("--json", action="store_true", help="print one JSON object when the answer is complete")
-    parser.add_argument("--stats", action="store_true", help="print TTFT and tokens/s on standard error")
+    parser.add_argument("--stats", action="store_true", help="print TTFT, tokens/s and stalls on standard error")
+    parser.add_argument("--resume", action="store_true", help="survive lost connections and a node that restarts")
+    parser.add_argument(
+        "--transport", choices=("sse", "ws"), default="sse", help="how the answer travels (default: sse)"
+    )
+    parser.add_argument("--stream", metavar="ID", help="fetch a resumable answer that was begun before; no prompt")
+    parser.add_argument("--from", type=int, dest="start", metavar="N", help="with --stream: from this entry number on")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask and print; 0 done, 1 failed, 2 without a prompt, 130 interrupted."""
-    prompt = _prompt(args.prompt, sys.stdin)
-    if not prompt:
-        print("outpost ask: there is no prompt.\n  Write one after `ask`, or pipe one in.", file=sys.stderr)
+    """Ask and print; 0 done, 1 failed, 2 without a prompt or with options that do not fit, 130 interrupted."""
+    prompt = _prompt(args.prompt, None if args.stream else sys.stdin)
+    if wrong := _misuse(args, prompt):
+        print(f"outpost ask: {wrong}", file=sys.stderr)
         return 2
     screen = Screen(sys.stdout, collect=args.json)
     try:
@@ -104,6 +111,19 @@ class Screen:
             self._out.write(text)
             self._out.flush()
 
+    def take_back(self, text: str) -> None:
+        """What the node lost: the reader is told where it comes anew; a pipe cannot be taken back."""
+        if self._pieces is not None:
+            self._pieces = [self.collected.removesuffix(text)]
+        elif not self.is_terminal:
+            raise ClientError(
+                f"The node lost the last {len(text)} characters, and what was written cannot be taken back.",
+                hint="With --json an answer is written when it is whole.",
+            )
+        else:
+            self.close()
+            print(f"outpost ask: the node lost the last {len(text)} characters; they come anew:", file=sys.stderr)
+
     def close(self) -> None:
         """End the last line, so that what follows starts on its own."""
         if self._line_is_open:
@@ -113,15 +133,50 @@ class Screen:
 async def _ask(node: Target, messages: list[dict[str, str]], args: argparse.Namespace, screen: Screen) -> Done:
     wanted = {"max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
     async with Client(node.url, node.api_key, tls=node.tls) as client:
+        if args.stream:
+            answer = client.stream(args.stream, args.start or 0, transport=args.transport)
+        else:
+            answer = client.chat(messages, **wanted, resumable=args.resume, transport=args.transport)
+        last = (args.start or 0) - 1
         try:
-            async with aclosing(client.chat(messages, **wanted)) as events:
+            async with aclosing(answer) as events:
                 async for event in events:
                     if isinstance(event, Done):
                         return event
-                    screen.show(event.text)
+                    if isinstance(event, TextRewind):
+                        last = event.to_seq
+                        screen.take_back(event.text_dropped)
+                    else:
+                        last = last if event.seq is None else event.seq
+                        screen.show(event.text)
+        except (ClientError, Unavailable) as error:
+            error.hint = _rest(client, last) or error.hint
+            raise
+        except asyncio.CancelledError:
+            screen.close()
+            if rest := _rest(client, last):
+                print(f"outpost ask: the answer goes on without you. {rest}", file=sys.stderr)
+            raise
         finally:
             screen.close()
     raise AssertionError("a stream ends with Done or an error")
+
+
+def _rest(client: Client, last: int) -> str | None:
+    """How to get what is missing of a resumable answer."""
+    ids = [happening.id for happening in client.history if happening.id]
+    return f"The rest: outpost ask --stream {ids[-1]} --from {last + 1}" if ids else None
+
+
+def _misuse(args: argparse.Namespace, prompt: str) -> str | None:
+    """What is wrong with the command line as a whole."""
+    if args.stream and prompt:
+        return "--stream fetches an answer that was begun before; it takes no prompt."
+    if args.start is not None and (not args.stream or args.start < 0):
+        return "--from goes with --stream, and counts from 0."
+    if not args.stream and not prompt:
+        return "there is no prompt.\n  Write one after `ask`, or pipe one in."
+    return None
 
 
 def _target(url: str | None, api_key: str | None) -> Target:
@@ -163,9 +218,13 @@ def _summary(text: str, done: Done) -> dict[str, Any]:
         "text": text,
         "finish_reason": done.finish_reason,
         "model": done.model,
+        "id": done.id,
         "usage": asdict(done.usage) if done.usage else None,
         "ttft_ms": None if done.ttft_s is None else round(done.ttft_s * 1000, 1),
         "tokens_per_second": None if done.tokens_per_second is None else round(done.tokens_per_second, 2),
+        "resumes": done.resumes,
+        "stalls": done.stalls,
+        "stalled_s": round(done.stalled_s, 3),
     }
 
 
@@ -179,6 +238,10 @@ def _stats(done: Done) -> str:
         parts.append(
             f"{usage.completion_tokens} tokens for a prompt of {usage.prompt_tokens} ({usage.cached_tokens} warm)"
         )
+    if done.resumes:
+        parts.append(f"{done.resumes} {'resume' if done.resumes == 1 else 'resumes'}")
+    if done.stalls:
+        parts.append(f"{done.stalls} {'stall' if done.stalls == 1 else 'stalls'} ({done.stalled_s:.1f} s)")
     return " · ".join([*parts, f"ended by {done.finish_reason}", f"{done.total_s:.1f} s in all"])
 
 
