@@ -114,7 +114,7 @@ async def test_the_real_model_goes_on_after_a_kill_with_one_text(tmp_path: Path,
 async def test_a_stopped_node_leaves_its_answers_for_the_next_life(tmp_path: Path) -> None:
     node = Reviving(tmp_path, "--engine", "echo", "--set", "server.grace_s=0")
     await node.start()
-    (reader,) = plan(1, 6000, seed=2)
+    (reader,) = plan(1, 3000, seed=2)
     reader.cuts = [50]
 
     async def cut(_: Reader) -> None:

@@ -29,13 +29,13 @@ async def listen(client: Client, prompt: str, arrivals: Arrivals, max_tokens: in
     raise AssertionError("a stream ends with Done or an error")
 
 
-async def together(client: Client, prompts: Sequence[str], max_tokens: int) -> list[Arrivals]:
-    """One greedy stream a prompt, all at once, each of `max_tokens` tokens."""
+async def together(client: Client, prompts: Sequence[str], max_tokens: int, **more: Any) -> list[Arrivals]:
+    """One greedy stream a prompt, all at once, each of `max_tokens` tokens; `more` goes to the client's chat."""
     streams = [Arrivals() for _ in prompts]
     try:
         async with asyncio.TaskGroup() as group:
             for prompt, arrivals in zip(prompts, streams, strict=True):
-                group.create_task(listen(client, prompt, arrivals, max_tokens, **GREEDY))
+                group.create_task(listen(client, prompt, arrivals, max_tokens, **GREEDY, **more))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from errors  # the others were cancelled because of it
     if wrong := [stream.tokens for stream in streams if stream.tokens != max_tokens]:

@@ -10,6 +10,7 @@ it gets all cores.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 256  # tokens between two looks at whether it is still wanted
 LEAST = 512  # tokens of a prompt that is worth it: a second context and a copy cost some 50 ms
+NICE = 5
 _NAP_S = 0.02
 
 
@@ -63,6 +65,8 @@ class Aside:
         self._thread.join()
 
     def _run(self) -> None:
+        # Whoever streams comes first where there are more busy threads than cores.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         try:
             context = self._open_context(len(self._ids))
         except NoMemory:

@@ -1,7 +1,9 @@
 """The one thread that owns an engine, seen from the event loop as a TokenSource.
 
-Commands go in under a lock; events come out with ONE `call_soon_threadsafe` per step, whatever the batch. While the
-engine decodes, the GIL is free, so the loop serves the last step's tokens during the next step.
+Commands go in under a lock; events come out with at most ONE `call_soon_threadsafe` per step, whatever the batch, and
+none while the loop has not come round to the last one: a flood of wake-ups fills the loop's own pipe, and a signal that
+finds it full is lost. While the engine decodes, the GIL is free, so the loop serves the last step's tokens during the
+next step.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ class Worker:
         self._open_engine = open_engine
         self._wake = threading.Condition()
         self._commands: list[Command] = []
+        self._outbox: list[tuple[str, Event]] = []  # events that the loop has been woken for, and their engine's load
+        self._outbox_load = EngineLoad(0, 0, 0, 0)
         self._stopping = False
         self._sinks: dict[str, Sink] = {}
         self._thread: threading.Thread | None = None
@@ -79,9 +83,14 @@ class Worker:
             self._commands.append((verb, what))
             self._wake.notify()
 
-    def _deliver(self, events: list[tuple[str, Event]], load: EngineLoad) -> None:
-        """On the loop's thread: hand a step's events to their sinks."""
-        self.load = load
+    def _deliver(self) -> None:
+        """On the loop's thread: hand the steps' events to their sinks."""
+        with self._wake:
+            events, self._outbox = self._outbox, []
+            self.load = self._outbox_load
+        self._hand_out(events)
+
+    def _hand_out(self, events: list[tuple[str, Event]]) -> None:
         for request_id, event in events:
             sink = self._sinks.get(request_id)
             if sink is None:
@@ -91,7 +100,7 @@ class Worker:
             sink(event)
 
     def _fail(self, request_ids: list[str], error: NodeError) -> None:
-        self._deliver([(request_id, Failed(error)) for request_id in request_ids], self.load)
+        self._hand_out([(request_id, Failed(error)) for request_id in request_ids])
 
     # From here on: the engine's thread.
 
@@ -124,7 +133,15 @@ class Worker:
             load = engine.load
             busy = load.active > 0
             if events:
-                self._post(self._deliver, events, load)
+                self._send(events, load)
+
+    def _send(self, events: list[tuple[str, Event]], load: EngineLoad) -> None:
+        with self._wake:
+            woken = bool(self._outbox)
+            self._outbox += events
+            self._outbox_load = load
+        if not woken:
+            self._post(self._deliver)
 
     def _next_commands(self, busy: bool) -> list[Command] | None:
         """Commands since the last step; waits for one when there is nothing else to do. None means stop."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -86,6 +87,21 @@ async def test_one_crossing_a_step(parts: tuple[Worker, Slowed], monkeypatch: py
         await session.finished()
     delivered = [callback for callback in crossings if getattr(callback, "__name__", "") == "_deliver"]
     assert len(delivered) <= 2 + 8 + 2  # not 6 x 8
+
+
+async def test_a_loop_that_lags_is_woken_once(parts: tuple[Worker, Slowed], monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, engine = parts
+    crossings = []
+    loop = asyncio.get_running_loop()
+    cross = loop.call_soon_threadsafe
+    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (crossings.append(args[0]), cross(*args))[1])
+    session = submit(worker, "a", "x" * 3000)
+    deadline = time.monotonic() + 5
+    while (worker._commands or engine.load.requests or not crossings) and time.monotonic() < deadline:
+        time.sleep(0.001)  # noqa: ASYNC251  # the loop is blocked on purpose
+    assert len(crossings) == 1
+    await session.finished()
+    assert len(session.text) == 3000
 
 
 async def test_cancel_frees_the_request_within_one_step(parts: tuple[Worker, Slowed]) -> None:
