@@ -9,10 +9,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from node import settings as settings_module
-from node.bench import disturbance, engine, soak
+from node.bench import disturbance, engine, pacing, slow_reader, soak
 from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
@@ -49,6 +50,23 @@ node's memory must stay within {soak.RSS_SLACK_MIB:g} MiB of its median. /health
 same process, must
 answer within {soak.LIVE_LIMIT_MS:g} ms in 99 of 100 cases.
 """
+_PACING = f"""\
+What the two buffers of a stream do on a bad link, in virtual time and within a second; no node is started.
+
+Tokens are made at {pacing.RATE:g} a second and sent through measured delays, in order.
+Target: the client's playout buffer leaves at most {pacing.STALLS_LEFT:g} of the stalls that a reader sees without it, \
+and where the link
+is clean it adds less than {pacing.CLEAN_ADDED_MS:g} ms.
+The last line is the node's own pacer before a link of {pacing.SLOW_LINK:,.0f} bytes/s.
+
+--trace takes a CSV file with the columns pub_ms and delay_ms; without it, the delays are drawn.
+"""
+_SLOW_READER = f"""\
+Seven readers that read, and one that takes a byte a second, on one node; round by round in turn with eight that read.
+
+Target: beside the slow one the p95 gap of the seven may grow by {slow_reader.GROWTH - 1:.0%}, and the node's memory \
+by {slow_reader.RSS_MIB:g} MiB.
+"""
 
 _LINE_EVERY_S = 10.0
 
@@ -70,6 +88,10 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     throughput.add_argument("--quick", action="store_true", help="fewer rounds, shorter streams: a first impression")
     endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
     endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
+    paced = _add(benches, "pacing", "what the playout buffer and the pacer do on a bad link", _PACING, _pacing)
+    paced.add_argument("--trace", type=Path, metavar="FILE", help="delays as CSV, columns pub_ms and delay_ms")
+    beside = _add(benches, "slow-reader", "what a slow reader costs the others", _SLOW_READER, _slow_reader)
+    beside.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of each kind (default: 3)")
     endurance.add_argument("--clients", type=_count, default=64, metavar="N", help="how many (default: 64)")
 
 
@@ -145,6 +167,23 @@ async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]
     figures: list[Figure] = soak.figures(soaking.tally, plan)
     slots = f"{plan.clients} clients, {settings.engine.slots} slots, {plan.seconds / 60:g} minutes"
     return Report("outpost bench soak", tuple(figures), (*_conditions(settings), slots))
+
+
+async def _pacing(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    trace = pacing.drawn_trace() if args.trace is None else pacing.read_trace(args.trace)
+    source = "delays drawn at random" if args.trace is None else f"delays of {args.trace.name}"
+    about = f"{source}, {trace[-1][0]:.0f} s, {pacing.RATE:g} tokens/s"
+    return Report("outpost bench pacing", tuple(pacing.figures(trace)), (about,))
+
+
+async def _slow_reader(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    plan = slow_reader.Plan(args.rounds)
+    async with NodeProcess(changes) as node, Client(node.url) as client:
+        steps = Steps("measurements")
+        beside = slow_reader.SlowReader(node, client, plan, steps.next)
+        steps.total = beside.runs
+        await beside.run()
+    return Report("outpost bench slow-reader", tuple(slow_reader.figures(beside.rounds)), _conditions(settings))
 
 
 class Steps:

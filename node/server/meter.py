@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Protocol
+from weakref import WeakSet
 
 import prometheus_client as prometheus
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -20,11 +21,27 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_GONE = 499  # nginx's number for it; no response carries it
 
 _TTFT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
+_TRIP_S = (0.001, 0.005, 0.01, 0.03, 0.08, 0.15, 0.3, 0.8, 2, 5)
+_MEMORY_S = 1.0  # how old a reading of the free memory may be
 _GAP_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1, 2, 5)
 
 
+class Backlog(Protocol):
+    """What a connection's pacer says."""
+
+    unread: int
+    lags: bool
+
+
+class Connection(Protocol):
+    """A connection that streams are written to."""
+
+    @property
+    def pacer(self) -> Backlog: ...
+
+
 class Meter:
-    """One application's figures."""
+    """One application's figures. `wires` are the connections with a stream on them."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -36,7 +53,13 @@ class Meter:
         model = service.model.info.id
         self._first = self._histogram("llm_ttft_seconds", "Time from request to first text", _TTFT_S).labels(model)
         self._gap = self._histogram("llm_inter_token_seconds", "Time between writes of text", _GAP_S).labels(model)
-        self._registry.register(_Live(service, self._requests))
+        self._trip = self._histogram("llm_reader_rtt_seconds", "Round trip to readers", _TRIP_S).labels(model)
+        self._holds = prometheus.Counter(
+            "llm_generation_holds", "Generations held for their readers", ("model",), registry=self._registry
+        ).labels(model)
+        self.wires: WeakSet[Connection] = WeakSet()
+        self._memory: tuple[float, int | None] = (-_MEMORY_S, None)
+        self._registry.register(_Live(service, self._requests, self.wires))
 
     def request(self, status: int) -> None:
         """A request for the model ended."""
@@ -59,6 +82,25 @@ class Meter:
         """More text went out, `seconds` after the last."""
         self._gap.observe(seconds)
 
+    def add(self, collector: Collector) -> None:
+        """Show what `collector` knows, too."""
+        self._registry.register(collector)
+
+    def round_trip(self, seconds: float) -> None:
+        """A reader's round trip was measured."""
+        self._trip.observe(seconds)
+
+    def held(self, held: bool) -> None:
+        """A generation was held because its reader lags, or goes on."""
+        if held:
+            self._holds.inc()
+
+    def memory_free(self, now: float) -> int | None:
+        """Bytes of memory that this machine has left, as of a second ago at most; None where unknown."""
+        if now - self._memory[0] >= _MEMORY_S:
+            self._memory = now, self._service.load().memory_free
+        return self._memory[1]
+
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""
         return prometheus.generate_latest(self._registry)
@@ -70,9 +112,10 @@ class Meter:
 class _Live(Collector):
     """What is known at the moment of looking."""
 
-    def __init__(self, service: Service, requests: Tally[tuple[str, str]]) -> None:
+    def __init__(self, service: Service, requests: Tally[tuple[str, str]], wires: WeakSet[Connection]) -> None:
         self._service = service
         self._requests = requests
+        self._wires = wires
 
     def collect(self) -> Iterator[Metric]:
         # The library's Counter would rename this one to llm_request_count_total.
@@ -85,3 +128,11 @@ class _Live(Collector):
         yield GaugeMetricFamily("llm_requests_waiting", "Requests in the queue", load.waiting)
         yield GaugeMetricFamily("llm_kv_cells_used", "KV cache cells that hold tokens", load.kv_used)
         yield GaugeMetricFamily("llm_kv_cells", "KV cache cells", load.kv_total)
+        if load.memory_free is not None:
+            yield GaugeMetricFamily("llm_memory_free_bytes", "Memory that this machine has left", load.memory_free)
+        pacers = [wire.pacer for wire in self._wires]
+        lagging = sum(pacer.lags for pacer in pacers)
+        yield GaugeMetricFamily("llm_readers", "Connections with a stream on them", len(pacers))
+        yield GaugeMetricFamily("llm_readers_lagging", "Those whose reader lags", lagging)
+        unread = sum(pacer.unread for pacer in pacers)
+        yield GaugeMetricFamily("llm_reader_unread_bytes", "Written to readers, but not taken by them", unread)

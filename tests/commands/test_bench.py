@@ -31,6 +31,24 @@ def test_soak_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
+def test_pacing_needs_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "pacing"]) == 0
+    out = capsys.readouterr().out
+    assert "delays drawn at random" in out
+    assert "All 2 targets met." in out
+
+
+def test_pacing_reads_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "mine.csv"
+    trace.write_text(
+        "pub_ms,delay_ms\n" + "".join(f"{at},{3000 if at % 9000 == 0 else 30}\n" for at in range(0, 60_000, 50))
+    )
+    cli.main(["bench", "pacing", "--trace", str(trace)])
+    assert "delays of mine.csv" in capsys.readouterr().out
+    assert cli.main(["bench", "pacing", "--trace", str(tmp_path / "none.csv")]) == 1
+    assert "none.csv" in capsys.readouterr().err
+
+
 def test_soak_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["bench", "soak", "--minutes", "0.01", "--clients", "2", "--set", "engine.kind=echo", "--json"])
     report = json.loads(capsys.readouterr().out)
@@ -71,7 +89,9 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no-such-model" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "promise"), [("engine", "0.92"), ("soak", "32 MiB")])
+@pytest.mark.parametrize(
+    ("name", "promise"), [("engine", "0.92"), ("soak", "32 MiB"), ("pacing", "20 ms"), ("slow-reader", "16 MiB")]
+)
 def test_help_says_what_is_measured(name: str, promise: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", name, "--help"]) == 0
     assert promise in capsys.readouterr().out

@@ -1,17 +1,32 @@
 """What /metrics counts."""
 
+from __future__ import annotations
+
 import asyncio
+from dataclasses import dataclass
 
 import aiohttp
 
 from node.errors import EngineFailed, Overloaded
-from node.generation import Finished
+from node.generation import Finished, Load
 from node.server.meter import Meter
 from tests.server.wire import chat, open_post, post, until
 from tests.support.service import scripted, serving
 
 PATH = "/v1/chat/completions"
 STATUSES = (200, 400, 429, 500, 499)
+
+
+@dataclass(eq=False)
+class Connected:
+    """A connection and its pacer in one."""
+
+    unread: int
+    lags: bool
+
+    @property
+    def pacer(self) -> Connected:
+        return self
 
 
 def lines(meter: Meter) -> dict[str, float]:
@@ -47,6 +62,33 @@ def test_figures_by_name() -> None:
     assert figures["llm_requests_waiting"] == 2
     assert figures["llm_kv_cells_used"] == 30
     assert figures["llm_kv_cells"] == 400
+
+
+def test_readers_and_memory() -> None:
+    service, _ = scripted()
+    meter = Meter(service)
+    assert lines(meter)["llm_readers"] == 0
+    assert "llm_memory_free_bytes" not in lines(meter)
+    meter.wires.add(Connected(unread=300, lags=True))  # nobody else holds it: it is gone
+    first, second = Connected(unread=300, lags=True), Connected(unread=20, lags=False)
+    meter.wires.update((first, second))
+    meter.round_trip(0.02)
+    meter.held(True)
+    meter.held(False)
+    figures = lines(meter)
+    assert (figures["llm_readers"], figures["llm_readers_lagging"], figures["llm_reader_unread_bytes"]) == (2, 1, 320)
+    assert figures['llm_reader_rtt_seconds_count{model="scripted"}'] == 1
+    assert figures['llm_generation_holds_total{model="scripted"}'] == 1
+
+
+def test_free_memory_is_read_once_a_second() -> None:
+    service, _ = scripted()
+    meter = Meter(service)
+    assert meter.memory_free(10.0) is None
+    service.load = lambda: Load(1, 2, 30, 400, memory_free=5)  # type: ignore[method-assign]
+    assert meter.memory_free(10.9) is None
+    assert meter.memory_free(11.0) == 5
+    assert lines(meter)["llm_memory_free_bytes"] == 5
 
 
 def test_two_applications_do_not_mix() -> None:
