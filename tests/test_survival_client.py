@@ -23,7 +23,7 @@ from tests.support.cuts import Reader, plan
 from tests.test_survival import Reviving, journal_text
 
 COUNT = int(os.environ.get("SURVIVAL_COUNT", "10"))
-PATIENCE = Patience(first_s=0.05, most_s=0.5, give_up_s=90.0, start_s=90.0, silence_s=2.0)
+PATIENCE = Patience(first_s=0.05, most_s=0.5, give_up_s=120.0, start_s=120.0, silence_s=2.0)
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Run:
     node: Reviving
     dice: random.Random
     cuts: Counter[str] = field(default_factory=Counter)
+    crowd: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))  # else it is killed all the time
 
     async def hurt(self, wire: Cable, killing: bool) -> str:
         """Break something under a reader; returns what."""
@@ -51,6 +52,7 @@ class Run:
         transports = ("sse", "ws") if index % 2 else ("ws", "sse")
         messages, tokens = reader.body["messages"], reader.body["max_tokens"]
         async with (
+            self.crowd,
             cable(self.node.url, thin=True) as wire,
             Client(wire.url, patience=PATIENCE, rng=random.Random(index).random) as client,
         ):

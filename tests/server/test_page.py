@@ -82,7 +82,7 @@ async def test_the_page_is_small_and_needs_nothing_from_elsewhere(
         addresses = set(re.findall(r"https?://[^\s\"']+", text)) - {"http://www.w3.org/2000/svg"}
         assert not addresses
         assert "innerHTML" not in text
-    assert total < 40 * 1024
+    assert total < 48 * 1024  # 8 of them for answers that survive their connection and their page
 
 
 # In a browser

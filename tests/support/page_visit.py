@@ -38,8 +38,10 @@ async def chromium() -> AsyncIterator[Browser]:
 class Visit:
     """One open page and its complaints."""
 
-    def __init__(self, page: Page, node: ScriptedNode, origin: str, refusals: bool) -> None:
-        self.page, self.node, self.origin, self.refusals = page, node, origin, refusals
+    node: ScriptedNode
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.page, self.origin, self.refusals = page, origin, False
         self.complaints: list[str] = []
         page.on("request", self._request)
         page.on("console", self._console)
@@ -51,7 +53,7 @@ class Visit:
 
     def _console(self, message: ConsoleMessage) -> None:
         # Chromium reports every refused fetch by itself; a test that causes some says so.
-        forgiven = self.refusals and message.text.startswith("Failed to load resource")
+        forgiven = self.refusals and message.text.startswith(("Failed to load resource", "WebSocket connection to"))
         if message.type in ("error", "warning") and not forgiven:
             self.complaints.append(message.text)
 
@@ -93,15 +95,26 @@ async def visit(
     `refusals` says that the node will refuse requests, which Chromium logs as errors by itself.
     """
     node = node or ScriptedNode()
-    async with TestServer(node.app) as server:
-        options.setdefault("viewport", {"width": 900, "height": 700})
-        context = await browser.new_context(**options)
+    async with TestServer(node.app) as server, visit_at(browser, str(server.make_url("/")), **options) as opened:
+        opened.node, opened.refusals = node, refusals
         try:
-            page = await context.new_page()
-            opened = Visit(page, node, str(server.make_url("/")), refusals)
-            await page.goto(opened.origin)
             yield opened
         finally:
             node.proceed.set()
-            await context.close()
-        assert opened.complaints == []
+
+
+@asynccontextmanager
+async def visit_at(browser: Browser, origin: str, *, script: str = "", **options: Any) -> AsyncIterator[Visit]:
+    """Open the page at an address, after `script` has run in it."""
+    options.setdefault("viewport", {"width": 900, "height": 700})
+    context = await browser.new_context(**options)
+    try:
+        if script:
+            await context.add_init_script(script)
+        page = await context.new_page()
+        opened = Visit(page, origin)
+        await page.goto(origin)
+        yield opened
+    finally:
+        await context.close()
+    assert opened.complaints == []

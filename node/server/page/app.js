@@ -1,11 +1,13 @@
-/** The conversation: what is asked, what runs, what the keys and buttons do. It lives in memory only. */
+/** The conversation: what is asked, what runs, what the keys and buttons do. It lives as long as its tab. */
 
-import { Failure, answer, firstModel, health, key } from "./api.js";
+import { Failure, cancel, firstModel, health, key } from "./api.js";
+import { answer } from "./link.js";
 import { Turn, make, notice } from "./turn.js";
 import { explain } from "./words.js";
 
 const POLL_MS = 5000;
 const DOUBLE_TAP_MS = 400;
+const TALK = "outpost.talk";
 const PAGES = { PageUp: -0.8, PageDown: 0.8 };
 
 const [log, welcome, door, form, input, go, latest, fresh, state, modelName, announcer] =
@@ -14,7 +16,7 @@ const [log, welcome, door, form, input, go, latest, fresh, state, modelName, ann
     .map((id) => document.getElementById(id));
 
 let turns = [];
-let running = null; // {controller, since}
+let running = null; // {controller, since, ask}
 let model = "";
 
 // Asking
@@ -22,23 +24,30 @@ let model = "";
 function ask(question) {
   const text = question.trim();
   if (!text || running) return;
-  welcome.hidden = true;
   turns.at(-1)?.clearNotice(); // its offers no longer apply
-  const turn = new Turn(text, follow);
-  turns.push(turn);
-  log.append(turn.element);
+  const turn = add(text);
   atEnd = true;
   void run(turn);
 }
 
-async function run(turn) {
+function add(text) {
+  const turn = new Turn(text, follow);
+  turns.push(turn);
+  log.append(turn.element);
+  welcome.hidden = true;
+  return turn;
+}
+
+/** `begun`: an answer to go on with. */
+async function run(turn, begun = null) {
   const controller = new AbortController();
   const { signal } = controller;
-  running = { controller, since: performance.now() };
+  const current = { controller, since: performance.now(), ask: begun };
+  running = current;
   showRunning();
   announce("");
   try {
-    await stream(turn, signal).catch(async (error) => {
+    await (begun ? read(turn, begun, signal) : stream(turn, signal)).catch(async (error) => {
       if (!(error instanceof Failure) || error.status !== 429) throw error;
       turn.close();
       await countDown(turn, error.retryAfter || 5, signal);
@@ -48,6 +57,7 @@ async function run(turn) {
   } catch (error) {
     turn.close();
     if (signal.aborted) {
+      cancel(current.ask?.id); // it would go on without its reader
       turn.notice("Stopped.", turn.text ? "" : "There is no answer yet.", again(turn));
       if (turns.includes(turn)) announce("Stopped.");
     } else if (error instanceof Failure) failed(turn, error);
@@ -64,8 +74,14 @@ async function run(turn) {
 async function stream(turn, signal) {
   turn.start();
   if (!model) await learnModel(signal);
-  const messages = history(turn);
-  for await (const part of answer({ model, messages }, signal)) turn.take(part);
+  const body = { model, messages: history(turn), stream: true, stream_options: { include_usage: true } };
+  return read(turn, { body, from: 0 }, signal);
+}
+
+async function read(turn, ask, signal) {
+  running.ask = ask;
+  for await (const part of answer(ask, signal, (lost) => turn.lost(lost))) turn.take(part);
+  turn.whole = true;
 }
 
 /** Questions that got no answer are left out: many models insist on alternating roles. */
@@ -179,6 +195,27 @@ function write(text) {
   input.value = text;
   fit();
   input.focus();
+}
+
+// A page that is loaded again
+
+function remember() {
+  const { id, from } = running?.ask ?? {};
+  const told = turns.map(({ question, text, whole }) => ({ question, text, whole }));
+  sessionStorage.removeItem(TALK); // forgotten where there is no room
+  sessionStorage.setItem(TALK, JSON.stringify({ told, live: id && { id, from } }));
+}
+
+function recall() {
+  const { told, live } = JSON.parse(sessionStorage.getItem(TALK) ?? '{"told":[]}');
+  for (const { question, text, whole } of told) {
+    const turn = add(question);
+    turn.start(text);
+    turn.whole = whole;
+    if (live && told.length === turns.length) return void run(turn, live);
+    turn.close();
+    if (!whole) turn.notice("This answer is not complete.", "", again(turn));
+  }
 }
 
 // The node's state
@@ -297,7 +334,9 @@ log.addEventListener("scroll", scrolled, { passive: true });
 document.addEventListener("keydown", onKey);
 document.addEventListener("visibilitychange", () => void poll());
 for (const name of ["online", "offline"]) window.addEventListener(name, () => void poll());
+window.addEventListener("pagehide", remember);
 new ResizeObserver(follow).observe(log);
 
+recall();
 void poll();
 if (matchMedia("(pointer: fine)").matches) input.focus();

@@ -1,18 +1,14 @@
-// @ts-check
 /** Server-sent events from bytes: one instance per response. */
 
 export class SseParser {
   #decoder = new TextDecoder();
   #line = "";
-  /** @type {string[]} */
   #data = [];
   #afterCarriageReturn = false;
 
   /**
    * Takes the next bytes, split anywhere, and returns the data of every event they complete.
    * An event that is still open when the stream ends is dropped, as the specification asks.
-   * @param {Uint8Array} bytes
-   * @returns {string[]}
    */
   push(bytes) {
     let text = this.#decoder.decode(bytes, { stream: true });
