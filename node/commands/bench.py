@@ -8,12 +8,13 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from node import settings as settings_module
-from node.bench import disturbance, engine, pacing, slow_reader, soak
+from node.bench import disturbance, engine, journal, pacing, slow_reader, soak
 from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
@@ -21,7 +22,7 @@ from node.client import Client
 from node.engine.hardware import cpu_name, usable_cores
 from node.errors import SettingsError
 from node.models.weights import locate
-from node.settings import Settings
+from node.settings import Settings, home
 
 _ABOUT = """\
 Measure a node on this machine, with the model and the threads that it would serve with. Every benchmark starts a node
@@ -68,6 +69,13 @@ Target: beside the slow one the p95 gap of the seven may grow by {slow_reader.GR
 by {slow_reader.RSS_MIB:g} MiB.
 """
 
+_JOURNAL = f"""\
+What resumable answers cost. Tokens/s of {journal.STREAMS} resumable streams against plain ones, in turns on one node \
+(target: at
+least {journal.LEAST_SHARE}), and how long a token waits until it is stored and may leave (p99 at most \
+{journal.MOST_WAIT_S * 1000:g} ms).
+"""
+
 _LINE_EVERY_S = 10.0
 
 Verbs = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it
@@ -86,6 +94,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     throughput = _add(benches, "engine", "what the node costs, and what a long prompt does to others", _ENGINE, _engine)
     throughput.add_argument("--rounds", type=_count, metavar="N", help="rounds of each part (default: 5 and 3)")
     throughput.add_argument("--quick", action="store_true", help="fewer rounds, shorter streams: a first impression")
+    cost = _add(benches, "journal", "what it costs to store every token before it leaves", _JOURNAL, _journal)
+    cost.add_argument("--rounds", type=_count, metavar="N", help="rounds of both kinds of stream (default: 5)")
     endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
     endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
     paced = _add(benches, "pacing", "what the playout buffer and the pacer do on a bad link", _PACING, _pacing)
@@ -155,6 +165,17 @@ def _quiet(cost: engine.Throughput) -> tuple[str, str]:
         f"while the other side was measured, the node used {node:.1%} and the bare loop {bare:.1%} of a core",
         f"the bare loop's own rate differed by up to {engine.unsteadiness(cost.rates):.0%} between rounds",
     )
+
+
+async def _journal(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    plan = journal.Plan(rounds=args.rounds) if args.rounds else journal.Plan()
+    steps = Steps("measurements", 2 * plan.rounds + 1)
+    with tempfile.TemporaryDirectory(dir=home()) as folder:
+        database = f"streams.database={folder}/node.db"
+        async with NodeProcess([*changes, database]) as node, Client(node.url) as client:
+            turns = await journal.rates(client, plan, steps.next)
+        waited = await journal.waits(Path(folder) / "waits.db", plan, steps.next)
+    return Report("outpost bench journal", tuple(journal.figures(turns, waited)), _conditions(settings))
 
 
 async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
