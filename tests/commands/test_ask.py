@@ -1,5 +1,6 @@
 import argparse
 import asyncio
+import io
 import json
 import os
 import pty
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from node.client import Done, Usage
+from node.client import Client, ClientError, Done, Happening, Usage
 from node.commands import ask
 from node.errors import OperatorError, SettingsError
 from tests.test_client import END, FIRST, LAST, USAGE, Handler, free_port, refuse, script, serving, text
+from tests.test_transport import KEY, WHOLE, WORDS, kit, slowly
 
 ANSWER = script(FIRST, text("Zażółć "), 0.03, text("🎈"), LAST, USAGE, END)
 # The real command line, with this verb alone.
@@ -172,6 +174,103 @@ async def test_a_reader_that_leaves_is_no_error() -> None:
         assert await process.stderr.read() == b""
 
 
+@pytest.mark.parametrize("transport", ["sse", "ws"])
+async def test_a_cut_is_only_a_pause_and_stats_tell_it(tmp_path: Path, transport: str) -> None:
+    async with kit(tmp_path, *slowly(0.01)) as k:
+        command = ("Hi", "--url", k.cable.url, "--api-key", KEY, "--resume", "--transport", transport, "--stats")
+        async with started(*command) as process:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.close()
+            shown = await process.stdout.readuntil(b"word9 ")
+            k.cable.cut()
+            rest, err = await process.communicate()
+        assert (shown + rest).decode() == WHOLE + "\n"
+        assert process.returncode == 0
+        assert "1 resume" in err.decode()
+        assert len(k.source.submitted) == 1
+
+
+async def test_a_stored_answer_is_fetched_by_its_id(tmp_path: Path) -> None:
+    async with kit(tmp_path, *WORDS) as k:
+        common = ("--url", k.cable.url, "--api-key", KEY)
+        _, out, _ = await outpost_ask("Hi", *common, "--resume", "--json")
+        answer = json.loads(out)
+        assert (answer["text"], answer["resumes"], answer["stalls"]) == (WHOLE, 0, 0)
+        assert await outpost_ask("--stream", answer["id"], *common) == (0, WHOLE + "\n", "")
+        assert await outpost_ask("--stream", answer["id"], "--from", "118", *common, "--transport", "ws") == (
+            0,
+            "".join(WORDS[118:]) + "\n",
+            "",
+        )
+        code, out, err = await outpost_ask("--stream", "chatcmpl-unknown", *common)
+        assert (code, out) == (1, "")
+        assert "no generation" in err
+
+
+async def test_an_interrupted_reader_learns_how_to_get_the_rest(tmp_path: Path) -> None:
+    async with kit(tmp_path, "one ", "two ", asyncio.Event()) as k:
+        command = ("Hi", "--url", k.cable.url, "--api-key", KEY, "--resume")
+        async with started(*command) as process:
+            assert process.stdin
+            assert process.stdout
+            process.stdin.close()
+            assert await process.stdout.readexactly(8) == b"one two "
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
+        id = k.source.submitted[0].id
+        assert process.returncode == 130
+        assert err.decode() == (
+            f"outpost ask: the answer goes on without you. The rest: outpost ask --stream {id} --from 2\n"
+        )
+        assert k.source.cancelled == []
+
+
+def test_the_way_to_the_rest() -> None:
+    client = Client("http://127.0.0.1:1")
+    assert ask._rest(client, 4) is None
+    client.history.append(Happening("", "lost", -1, 0.0, "nobody there"))
+    assert ask._rest(client, 4) is None
+    client.history.append(Happening("chatcmpl-1", "opened", -1, 0.0))
+    assert ask._rest(client, 4) == "The rest: outpost ask --stream chatcmpl-1 --from 5"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--stream", "x", "a", "prompt"], "takes no prompt"),
+        (["--from", "3", "hello"], "goes with --stream"),
+        (["--stream", "x", "--from", "-1"], "counts from 0"),
+    ],
+)
+async def test_options_that_do_not_fit(arguments: list[str], said: str) -> None:
+    code, out, err = await outpost_ask(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_text_that_a_node_lost_is_taken_back_where_that_can_be(capsys: Any) -> None:
+    collected = ask.Screen(io.StringIO(), collect=True)
+    collected.show("one two")
+    collected.take_back("two")
+    assert collected.collected == "one "
+    pipe = ask.Screen(io.StringIO(), collect=False)
+    pipe.show("one two")
+    with pytest.raises(ClientError, match="cannot be taken back"):
+        pipe.take_back("two")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    terminal = ask.Screen(out, collect=False)
+    terminal.show("one two")
+    terminal.take_back("two")
+    assert out.getvalue() == "one two\n"
+    assert "lost the last 3 characters" in capsys.readouterr().err
+
+
 async def test_no_control_character_reaches_a_terminal() -> None:
     hostile = script(text("a\x1b[2J\x1b]0;pwned\x07\tb\r\n"), text("c\x9b1m\x7f\x00d"), LAST, END)
     ours, theirs = pty.openpty()
@@ -272,5 +371,6 @@ def test_figures_that_are_missing_are_left_out() -> None:
     done = Done("length", None, None, 1.0, None, "m", "c")
     assert ask._stats(done) == "ended by length · 1.0 s in all"
     assert ask._summary("", done)["tokens_per_second"] is None
-    full = Done("stop", Usage(12, 27, 8), 0.1234, 1.0, 45.678, "m", "c")
+    full = Done("stop", Usage(12, 27, 8), 0.1234, 1.0, 45.678, "m", "c", resumes=2, stalls=1, stalled_s=3.21)
+    assert " · 2 resumes · 1 stall (3.2 s) · ended by stop" in ask._stats(full)
     assert ask._stats(full).startswith("TTFT 123 ms · 45.7 tokens/s · 27 tokens for a prompt of 12 (8 warm)")

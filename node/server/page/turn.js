@@ -93,7 +93,7 @@ export class Turn {
     this.#meter.tick(now);
     arrived(now);
     this.text += text;
-    if (!this.#pending) this.#shown = now - 16
+    if (!this.#pending) this.#shown = now - 16;
     this.#pending += text;
     this.#frame ||= requestAnimationFrame(() => this.#flush());
   }
