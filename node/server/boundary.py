@@ -45,14 +45,14 @@ class TooSlow(InvalidRequest):
 async def read_body(request: web.Request, limit: int) -> bytes:
     """The whole body; TooLarge beyond `limit` bytes, whether its length was announced or not."""
     if (request.content_length or 0) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     try:
         async with asyncio.timeout(BODY_S):
             return await request.read()
     except TimeoutError as error:
         raise TooSlow(f"The request body did not come within {BODY_S:g} seconds.") from error
     except web.HTTPRequestEntityTooLarge as error:
-        raise _too_large(limit) from error
+        raise too_large(limit) from error
     except (RequestPayloadError, aiohttp.ClientPayloadError, HttpProcessingError) as error:
         raise InvalidRequest("The request body could not be read to its end.") from error
 
@@ -118,7 +118,8 @@ def _from_http(error: web.HTTPException) -> NodeError:
     return InvalidRequest(error.reason or "The request is wrong.")
 
 
-def _too_large(limit: int) -> TooLarge:
+def too_large(limit: int) -> TooLarge:
+    """The refusal of a body over the limit."""
     return TooLarge(
         f"The request body is larger than this node's limit of {limit} bytes.",
         hint="Send less, or raise server.max_body_bytes.",
