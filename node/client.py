@@ -35,6 +35,7 @@ import yarl
 from node.answer import Answer, Done, TextDelta, TextRewind, ToolCall, Usage
 from node.chunks import BrokenStream, ClientError, SseDecoder, Unreachable
 from node.errors import Conflict, InvalidRequest, NodeError
+from node.flow import Event, Playout, flowing
 from node.resume import Effort, Happening, Ledger, Patience, What
 from node.settings import Server
 from node.transport import TRANSPORTS, Connection, Http, Wanted, read
@@ -44,6 +45,7 @@ __all__ = [
     "Client",
     "ClientError",
     "Done",
+    "Event",
     "Happening",
     "Health",
     "Patience",
@@ -55,7 +57,6 @@ __all__ = [
     "Usage",
 ]
 
-Event = TextDelta | TextRewind | Done
 Transport = Literal["sse", "ws"]
 _REMEMBERED = 1000
 
@@ -128,17 +129,23 @@ class Client:
         seed: int | None = None,
         resumable: bool = False,
         transport: Transport = "sse",
+        playout: Playout | None = None,
         **more: Any,
     ) -> AsyncGenerator[Event, None]:
-        """Stream the answer to a conversation; `more` goes into the request as it is (model, stop, tools …)."""
+        """Stream the answer to a conversation; `more` goes into the request as it is (model, stop, tools …).
+
+        A `playout` buffer (`node.stream.playout.Playout`) smooths the flow for people who read it.
+        """
         if more.get("n", 1) != 1:
             raise InvalidRequest("This client reads one answer per request.", param="n")
         named = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
         body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
         body |= {key: value for key, value in named.items() if value is not None} | more
-        if not resumable:
-            return self._follow(Wanted(body, self._silence_s), transport)
-        return self._follow(Wanted(body, self._short_silence_s, key=uuid.uuid4().hex), transport)
+        wanted = Wanted(body, self._silence_s)
+        if resumable:
+            wanted = Wanted(body, self._short_silence_s, key=uuid.uuid4().hex)
+        events = self._follow(wanted, transport)
+        return events if playout is None else flowing(events, playout)
 
     def stream(self, id: str, start: int = 0, *, transport: Transport = "sse") -> AsyncGenerator[Event, None]:
         """Stream a resumable answer that was begun before, from entry number `start` on."""

@@ -23,6 +23,7 @@ from node.server.app import STREAMS, create_app
 from node.settings import load
 from node.store.db import Database
 from node.store.streams import StreamStore
+from node.stream.playout import Playout
 from tests.support.cable import Cable, cable, until
 from tests.support.service import ScriptedSource, Step, running_app, scripted
 from tests.test_client import END, LAST, USER, free_port, refuse, script, serving, text
@@ -343,6 +344,15 @@ async def test_a_websocket_that_speaks_nonsense() -> None:
     async with serving(handler) as url, Client(url) as client:
         with pytest.raises(BrokenStream, match="that is none"):
             await collect(client.chat(USER, transport="ws"))
+
+
+async def test_a_playout_buffer_changes_when_and_not_what(tmp_path: Path) -> None:
+    async with kit(tmp_path, *WORDS) as k:
+        playout = Playout()
+        for resumable in (False, True):
+            events = await collect(k.client.chat(USER, resumable=resumable, playout=playout))
+            assert said(events) == WHOLE
+            assert done(events).finish_reason == "stop"
 
 
 async def test_an_id_that_is_none_is_not_asked_for() -> None:
