@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,11 +23,12 @@ from aiohttp import WSMsgType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.generation import Load
 from node.server.app import create_app
 from node.settings import load
 from tests.server.talk import Talk, packed, talking
 from tests.server.wire import until
-from tests.support.service import ScriptedSource, Step, running_app, scripted
+from tests.support.service import ScriptedService, ScriptedSource, Step, running_app, scripted
 
 KEY = "a key / with + more?"
 JSON = "outpost.v1"
@@ -389,6 +391,38 @@ async def test_the_node_stops_running_answers_finish_and_then_goodbye() -> None:
         assert talk.text("a") == "onetwo"
         assert await talk.closing() == 1001
         await socket.close()
+
+
+async def test_a_reader_that_takes_nothing_does_not_hold_up_the_stop() -> None:
+    service, source = scripted(*("x" * 4000 for _ in range(500)))
+    async with running_app(create_app(load(environment={}), service)) as url:
+        deaf = await asyncio.to_thread(Deaf, url)
+        deaf.send(type="request", id=1, route="chat", body={"messages": [{"role": "user", "content": "hi"}]})
+        await until(lambda: source.submitted and not source.busy)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    deaf.close()
+
+
+@dataclass
+class ShortOfMemory(ScriptedService):
+    """A node with too little memory to say everything."""
+
+    def load(self) -> Load:
+        return Load(running=0, waiting=0, kv_used=0, kv_total=1, memory_free=1 << 20)
+
+
+async def test_the_node_says_less_when_it_must_to_those_who_know_levels() -> None:
+    service = ShortOfMemory(ScriptedSource(["a", "b"]))
+    async with running_app(create_app(load(environment={}), service)) as url, talking(url) as talk:
+        await talk.ask("all")
+        assert "usage" in await talk.end("all")
+        await talk.send("hello", level=2)
+        await talk.ask("less")
+        assert "usage" not in await talk.end("less")
+        assert talk.text("less") == "ab"
+        told = next(told for told in talk.said[None] if told["type"] == "level")
+        assert told == {"type": "level", "level": 1, "reason": "little memory"}
 
 
 def test_the_database_is_not_needed(tmp_path: Path) -> None:
