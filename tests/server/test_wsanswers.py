@@ -98,8 +98,10 @@ async def test_an_interrupt_says_how_far_it_got(node: Node) -> None:
 
 async def test_an_interrupt_reaches_what_is_queued_or_not_even_planned(node: Node) -> None:
     async with talking(node.url, key=KEYS[0]) as talk:
-        for ref in range(9):
+        for ref in range(8):
             await talk.ask(ref)
+        await until(lambda: len(node.source.submitted) == 8)
+        await talk.ask(8)
         await until(lambda: len(node.source.submitted) == 9)
         await talk.send("interrupt", id=8)
         assert (await talk.end(8))["seq"] == -1
