@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from aiohttp import web
 
-from node.errors import Conflict, InvalidRequest, Unavailable
+from node.errors import Conflict, InvalidRequest, NodeError, Unavailable
 from node.generation import End, Failed, Finished, Service
 from node.server.boundary import json_response
 from node.server.compact import Levelled, Render
@@ -116,19 +116,21 @@ class Answerer:
         if key and joins and (earlier := self._replays.find(key, now)):
             _log.info("generation joined", extra={"id": earlier.work.request.id})
             return earlier
-        if resumable and self._store is not None:
-            await self._store.open(StoredStream(owner, work.request, work.origin, time.time()))
         session = Session(work.request, self._service.source, self._store if resumable else None)
         running = Running(work, session, owner, resumable)
+        if key:
+            self._replays.keep(key, running, now)  # before anything is awaited: the next attempt may be on its way
         try:
+            if resumable and self._store is not None:
+                await self._store.open(StoredStream(owner, work.request, work.origin, time.time()))
             self._service.source.submit(work.request, session.feed)
-        except BaseException:
-            session.cancel()  # so that the store does not take it for one that a dead process left
+        except BaseException as error:
+            self._replays.drop(running)
+            # Who joined must hear of it, and the store must not take it for one that a dead process left.
+            session.feed(Failed(error if isinstance(error, NodeError) else Unavailable("The request was abandoned.")))
             raise
         if resumable:
             self.adopt(running)
-        if key:
-            self._replays.keep(key, running, now)
         told = {"id": work.request.id, "prompt_tokens": len(work.request.prompt), "stream": work.stream}
         _log.info("generation opened", extra={**told, "max_tokens": work.request.max_tokens, "resumable": resumable})
         return running

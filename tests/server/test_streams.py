@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from node.errors import Overloaded, StoreFailed
 from node.server.app import STREAMS, create_app
 from node.settings import load
 from node.store.db import Database
@@ -243,3 +244,41 @@ async def test_what_a_dead_process_left_goes_on(kit: Kit, gate: asyncio.Event) -
         assert request.sampling.seed == 5
         assert request.id == id
     gate.set()
+
+
+async def test_two_attempts_in_the_same_moment_are_one_generation(kit: Kit, gate: asyncio.Event) -> None:
+    async def attempt() -> str:
+        headers = {"Authorization": f"Bearer {KEYS[0]}", "Idempotency-Key": "same", "Outpost-Resumable": "1"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as client,
+            client.post(f"{kit.url}/v1/chat/completions", json={"messages": USER, "stream": True}) as response,
+        ):
+            await response.read()
+            return response.headers["Outpost-Stream"]
+
+    attempts = [asyncio.create_task(attempt()) for _ in range(5)]
+    await asyncio.sleep(0.1)
+    gate.set()
+    assert len({await one for one in attempts}) == 1
+    assert len(kit.source.submitted) == 1
+
+
+async def test_a_refused_resumable_request_leaves_nothing_to_go_on_with(kit: Kit) -> None:
+    kit.source.refusal = Overloaded("full", retry_after=1)
+    client, response = await kit.begin()
+    assert response.status == 429
+    await client.close()
+    await asyncio.sleep(0.05)
+    assert await kit.store.unfinished() == []
+
+
+async def test_a_store_that_cannot_take_it_is_an_error_and_no_orphan(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(_: object) -> None:
+        raise StoreFailed("disk full")
+
+    monkeypatch.setattr(kit.store, "open", full)
+    client, response = await kit.begin()
+    assert response.status == 500
+    assert (await response.json())["error"]["code"] == "store_failed"
+    await client.close()
+    assert kit.source.submitted == []
