@@ -205,7 +205,7 @@ class Client:
                 await self._sleep(pause_s)
                 if rewound is not None:
                     yield rewound
-            wanted = replace(wanted, start=ledger.last + 1)
+            wanted = replace(wanted, start=ledger.last + 1, crc="" if "tools" in wanted.body else ledger.crc)
 
     def _opened(self, connection: Connection, wanted: Wanted, ledger: Ledger, effort: Effort) -> Wanted:
         """Notes a connection; what is wanted from now on is this very answer."""

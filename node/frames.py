@@ -36,9 +36,9 @@ def request(body: Mapping[str, Any], *, resumable: bool, key: str | None) -> byt
     return msgspec.json.encode(said)
 
 
-def resume(stream: str, start: int) -> bytes:
-    """Asks for the entries of an answer from number `start` on."""
-    return msgspec.json.encode({"type": "resume", "id": _REF, "stream": stream, "from": start})
+def resume(stream: str, start: int, crc: str = "") -> bytes:
+    """Asks for the entries of an answer from number `start` on; `crc` is that of the text before, where known."""
+    return msgspec.json.encode({"type": "resume", "id": _REF, "stream": stream, "from": start, "crc": crc})
 
 
 class Reading:

@@ -9,6 +9,7 @@ once; what the node itself says (Retry-After) is the least. Time comes in as `no
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -108,6 +109,13 @@ class Ledger:
         self.torn = False  # the connection goes on after a border that lies behind the one we could go back to
         self._stalled_s = 0.0
         self._text_at: float | None = None
+
+    @property
+    def crc(self) -> str:
+        """The CRC-32 of the text up to `last`; empty where this does not hold all of it, or nothing."""
+        if self._base != -1 or not self._pieces:
+            return ""
+        return f"{zlib.crc32(''.join(text for _, text in self._pieces).encode()):08x}"
 
     def opened(self) -> bool:
         """A connection begins: what it says up to the last number is old. Whether it is not the first."""

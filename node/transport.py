@@ -45,7 +45,8 @@ class Wanted:
     """A new answer to `body`, or, where there is an `id`, that answer from entry number `start` on.
 
     `silence_s` is how long a connection may say nothing. `key` makes a second attempt join the generation that the
-    first one began; it asks for a resumable answer.
+    first one began; it asks for a resumable answer. `crc` is the CRC-32 of the text before `start`, where it is known:
+    the node compares, so that two texts are never mixed.
     """
 
     body: Mapping[str, Any]
@@ -53,6 +54,7 @@ class Wanted:
     key: str | None = None
     id: str = ""
     start: int = 0
+    crc: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class Http:
 async def sse(http: Http, wanted: Wanted) -> AsyncIterator[Connection]:
     """An answer as server-sent events."""
     if wanted.id:
-        path = f"/v1/streams/{wanted.id}?from={wanted.start}"
+        path = f"/v1/streams/{wanted.id}?from={wanted.start}" + (f"&crc={wanted.crc}" if wanted.crc else "")
         request = http.request("GET", path, silence_s=wanted.silence_s)
     else:
         kept = {} if wanted.key is None else {"Outpost-Resumable": "1", "Idempotency-Key": wanted.key}
@@ -170,7 +172,7 @@ async def sse(http: Http, wanted: Wanted) -> AsyncIterator[Connection]:
 async def websocket(http: Http, wanted: Wanted) -> AsyncIterator[Connection]:
     """An answer as WebSocket messages."""
     if wanted.id:
-        asked = frames.resume(wanted.id, wanted.start)
+        asked = frames.resume(wanted.id, wanted.start, wanted.crc)
     else:
         asked = _encoded(lambda: frames.request(wanted.body, resumable=wanted.key is not None, key=wanted.key))
     async with http.websocket("/v1/ws", wanted.silence_s) as socket:

@@ -24,7 +24,8 @@ def test_what_is_asked() -> None:
         **{"type": "request", "id": 0, "route": "chat", "body": body},
         **{"resumable": True, "key": "k"},
     }
-    assert json.loads(frames.resume("chatcmpl-1", 7)) == {"type": "resume", "id": 0, "stream": "chatcmpl-1", "from": 7}
+    told = {"type": "resume", "id": 0, "stream": "chatcmpl-1", "from": 7, "crc": "00c0ffee"}
+    assert json.loads(frames.resume("chatcmpl-1", 7, "00c0ffee")) == told
 
 
 def test_an_answer_from_its_acceptance_to_its_end() -> None:

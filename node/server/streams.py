@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import zlib
 
 from aiohttp import web
 
@@ -82,13 +83,22 @@ class Streams:
 
     async def _resume(self, request: web.Request) -> web.StreamResponse:
         id, owner = request.match_info["id"], owner_of(request, self._settings.server.api_keys)
-        running, start, rewind = await self.find_from(id, owner, _start(request))
+        running, start, rewind = await self.find_from(id, owner, _start(request), _checksum(request.query.get("crc")))
         return await self._answerer.follow(request, running, True, start, rewind=rewind)
 
-    async def find_from(self, id: str, owner: bytes, start: int) -> tuple[Running, int, bool]:
-        """A generation to be read from entry `start`: it, where to begin, and whether the reader must go back there."""
+    async def find_from(
+        self, id: str, owner: bytes, start: int, checksum: int | None = None
+    ) -> tuple[Running, int, bool]:
+        """A generation to be read from entry `start`: it, where to begin, and whether the reader must go back there.
+
+        `checksum` is the CRC-32 of the text that the reader has. After a power cut the node may have made other text
+        under the same numbers; then the reader must begin again, or it would mix two texts.
+        """
         running = await self._find(id, owner)
         count = running.session.count
+        if checksum is not None and 0 < start <= count:
+            if zlib.crc32(running.session.between(0, start).text.encode()) != checksum:
+                raise ahead(-1)
         rewind = start > count
         if rewind:
             if running.session.end is not None or self._settings.streams.when_ahead == "refuse":
@@ -112,6 +122,9 @@ class Streams:
         stored = await self._store.load(id, owner)
         if (running := self._answerer.live.get(id)) and running.owner == owner:
             return running  # it was taken up while the store was read
+        if stored.end is None:
+            # The port is open before a new life has taken up what the last one left.
+            raise Unavailable("This generation is about to go on; come back for it.", retry_after=1)
         work = await asyncio.to_thread(self._completions.rebuild, stored)
         session = Session.ended(stored.request, stored.entries, stored.end)
         return Running(work, session, owner, resumable=True, counted=True)
@@ -139,6 +152,14 @@ def _start(request: web.Request) -> int:
     if last := request.headers.get("Last-Event-ID"):
         return _number(last, "Last-Event-ID") + 1
     return 0
+
+
+def _checksum(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9a-f]{8}", text):
+        raise InvalidRequest("`crc` must be a CRC-32 in eight hexadecimal digits.", param="crc")
+    return int(text, 16)
 
 
 def _number(text: str, name: str) -> int:

@@ -195,7 +195,8 @@ class Answers:
         return await self._follow(generation, running, 0)
 
     async def _resumed(self, generation: _Generation, message: wsproto.Resume) -> Told:
-        found = await self._parts.streams.find_from(message.stream, self._owner, message.start)
+        checksum = int(message.crc, 16) if message.crc else None
+        found = await self._parts.streams.find_from(message.stream, self._owner, message.start, checksum)
         return await self._follow(generation, *found)
 
     async def _follow(self, generation: _Generation, running: Running, start: int, rewind: bool = False) -> Told:

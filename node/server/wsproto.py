@@ -14,7 +14,9 @@ client to node
       starts a generation. `body` is that of /v1/chat/completions or /v1/completions, checked as it is there; the answer
       is always streamed, whatever its `stream` says. `key` is an Idempotency-Key: the same key with the same route and
       body joins what an earlier attempt began, over HTTP too.
-  {"type":"resume","id":REF,"stream":ID,"from":0}    reads a resumable generation from entry number `from` on
+  {"type":"resume","id":REF,"stream":ID,"from":0,"crc":""}
+      reads a resumable generation from entry number `from` on. `crc`, eight hexadecimal digits, is the CRC-32 of the
+      text before it, where the reader has it: after a power cut other text may stand under these numbers (error 409).
   {"type":"interrupt","id":REF}                      stops a generation, for all its readers; answered by `interrupted`
   {"type":"ping","t":SCALAR}                         answered by `pong` with the same `t` (at most 64 characters)
   {"type":"hello","level":3,"binary":false,"heartbeat_s":15}
@@ -100,6 +102,7 @@ class Resume(_Sent, tag="resume", frozen=True):
     id: Ref
     stream: Annotated[str, Meta(max_length=64)]
     start: Annotated[int, Meta(ge=0, lt=1_000_000_000)] = msgspec.field(default=0, name="from")
+    crc: Annotated[str, Meta(pattern="^([0-9a-f]{8})?$")] = ""
 
 
 class Interrupt(_Sent, tag="interrupt", frozen=True):

@@ -37,6 +37,7 @@ _CALM_LOOK_S, _FIRST_LOOK_S, _LAST_LOOK_S = 0.25, 0.005, 0.25
 _MARKS, _DELAYS = 256, 64
 _GROWTH = 1.1  # of the rate with each look that finds no queue
 _NO_QUEUE, _NO_QUEUE_S = 1.25, 0.01
+_SHORTEST_S = 1e-6  # two looks in the same moment tell nothing of a rate
 _NEWEST = 0.3  # the weight of the newest measurement of the link's rate
 
 
@@ -125,7 +126,7 @@ class Pacer:
             self._chunk = min(self._most, chunk_size(look.rtt_s, look.jitter_s or 0.0))
         if self.lags and now > self._looked:
             # Only while bytes wait is the link the bottleneck; where none are left it could have taken more.
-            rate = drained / (now - self._looked)
+            rate = drained / max(now - self._looked, _SHORTEST_S)
             known = rate if self.rate is None else self.rate + _NEWEST * (rate - self.rate)
             self.rate = max(known, rate) if look.unread == 0 else known
         elif self.rate is not None and self._is_idle(look):

@@ -8,7 +8,7 @@ import pytest
 from node.bench.bare import BareLoop, BareRun
 from node.settings import Engine
 
-SETTINGS = Engine(slots=4, context=512, kv_tokens=1024)
+SETTINGS = Engine(slots=4, context=512, kv_tokens=1024, threads=1)
 
 
 @pytest.fixture(scope="module")

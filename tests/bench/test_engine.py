@@ -41,9 +41,10 @@ def test_plans_measure_what_is_promised(plan: Plan) -> None:
 @pytest.mark.model
 async def test_both_sides_are_measured_in_turns(weights: Path) -> None:
     said: list[str] = []
-    engine = Engine(context=512)
+    engine = Engine(context=512, threads=1)
+    changes = ["engine.context=512", "engine.threads=1", f"model.name={weights}"]
     with BareLoop(engine, weights) as bare:
-        async with NodeProcess(["engine.context=512", f"model.name={weights}"]) as node, Client(node.url) as client:
+        async with NodeProcess(changes) as node, Client(node.url) as client:
             run = Throughput(bare, node, client, Plan(2, {1: 24, 2: 24}), said.append)
             await run.run()
     assert len(said) == run.runs == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,34 @@ async def test_what_a_dead_process_left_goes_on(kit: Kit, gate: asyncio.Event) -
         assert request.sampling.seed == 5
         assert request.id == id
     gate.set()
+
+
+async def test_a_reader_with_another_text_must_begin_again(kit: Kit, gate: asyncio.Event) -> None:
+    gate.set()
+    client, response = await kit.begin()
+    await response.read()
+    id = response.headers["Outpost-Stream"]
+    good = f"{zlib.crc32(b'one two '):08x}"
+    for crc, status in ((good, 200), ("deadbeef", 409), ("xyz", 400), ("", 400)):
+        async with client.get(f"{kit.url}/v1/streams/{id}?from=2&crc={crc}") as answered:
+            assert answered.status == status, crc
+            body = await answered.read()
+    async with client.get(f"{kit.url}/v1/streams/{id}?from=2&crc=deadbeef") as answered:
+        assert "resume from 0" in (await answered.json())["error"]["message"]
+    assert body
+    await client.close()
+
+
+async def test_what_is_about_to_go_on_is_not_said_to_be_over(kit: Kit) -> None:
+    client, response = await kit.begin()
+    id = response.headers["Outpost-Stream"]
+    await read_until(response, 1)
+    kit.app[STREAMS]._answerer.live.clear()  # as in a new life, before it has taken it up
+    async with client.get(f"{kit.url}/v1/streams/{id}?from=0") as answered:
+        assert answered.status == 503
+        assert answered.headers["Retry-After"] == "1"
+    response.close()
+    await client.close()
 
 
 async def test_two_attempts_in_the_same_moment_are_one_generation(kit: Kit, gate: asyncio.Event) -> None:
