@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from node.generation import (
 )
 from node.settings import Engine as EngineSettings
 
+STEP_S = 0.0002  # without any pause it would answer whole in the time that its readers need for one token
 _CONTEXT = 8192
 _EMBEDDING_SIZE = 16
 
@@ -92,7 +94,10 @@ class EchoEngine:
                 answered = max(0, self._done[request_id] - len(request.prompt))
                 events.append((request_id, Finished("cancelled", len(request.prompt), answered)))
                 self._forget(request_id)
-        for request in [request for request in self._requests.values() if request.id not in self._held]:
+        active = [request for request in self._requests.values() if request.id not in self._held]
+        if active:
+            time.sleep(STEP_S)
+        for request in active:
             events += [(request.id, event) for event in self._advance(request)]
         return events
 
