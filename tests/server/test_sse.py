@@ -59,10 +59,10 @@ async def test_a_slow_reader_gets_everything_in_the_end() -> None:
 
 async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paced, "STALL_S", 0.2)
-    service, _ = scripted(*["z" * 10_000] * 2000, slots=1)
+    service, source = scripted(*["z" * 10_000] * 2000, 60.0, slots=1)
     async with serving(service) as url:
         reader, writer = await open_post(url, PATH, chat(stream=True))
-        await asyncio.sleep(1.0)
+        await asyncio.wait_for(source.cancel_seen.wait(), 30)
         received = b""
         with contextlib.suppress(ConnectionError):
             while more := await reader.read(1 << 20):
