@@ -10,6 +10,7 @@ import ctypes
 import logging
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,9 @@ class Guide:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
+        self._making = threading.Lock()
         self._tokenizer: Any = None
-        self._compiled: OrderedDict[Constraint, Any] = OrderedDict()
+        self._compiled: OrderedDict[Constraint, Future[Any]] = OrderedDict()
 
     def check(self, constraint: Constraint) -> None:
         """Compile and keep `constraint`; raises InvalidRequest with llguidance's own words."""
@@ -52,26 +54,42 @@ class Guide:
         return Matcher(self._template(constraint).deep_copy(), self._vocabulary)
 
     def _template(self, constraint: Constraint) -> Any:
+        """The compiled matcher. The lock is never held while one is compiled: the engine's thread takes it too."""
         with self._lock:
-            known = self._compiled.get(constraint)
-            if known is None:
-                known = self._compiled[constraint] = self._compile(constraint)
+            future = self._compiled.get(constraint)
+            mine = future is None
+            if future is None:
+                future = self._compiled[constraint] = Future()
                 while len(self._compiled) > KEPT:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(constraint)
-            return known
+        if mine:
+            try:
+                future.set_result(self._compile(constraint))
+            except BaseException as error:
+                future.set_exception(error)
+                with self._lock:
+                    self._compiled.pop(constraint, None)
+                raise
+        return future.result()
 
     def _compile(self, constraint: Constraint) -> Any:
-        if self._tokenizer is None:
-            self._tokenizer = _tokenizer(self._vocabulary)
+        with self._making:
+            if self._tokenizer is None:
+                self._tokenizer = _tokenizer(self._vocabulary)
         try:
             matcher = LLMatcher(self._tokenizer, _grammar(constraint), log_level=0, limits=LLParserLimits(**_LIMITS))
         except ValueError as error:
-            raise InvalidRequest(f"This schema or grammar cannot be used: {error}", param="response_format") from error
+            raise unusable(str(error)) from error
+        matcher.compute_bitmask()  # so that one that is too expensive from the start is refused before anything runs
         if matcher.is_error():
-            reason = matcher.get_error()
-            raise InvalidRequest(f"This schema or grammar cannot be used: {reason}", param="response_format")
+            raise unusable(matcher.get_error())
         return matcher
+
+
+def unusable(reason: str) -> InvalidRequest:
+    """The refusal of a constraint, for good: another attempt would end the same way."""
+    return InvalidRequest(f"This schema or grammar cannot be used: {reason}", param="response_format")
 
 
 class Matcher:
@@ -90,6 +108,11 @@ class Matcher:
             return False
         logits[allowed == 0] = -np.inf
         return True
+
+    @property
+    def reason(self) -> str:
+        """Why nothing is allowed, in llguidance's words."""
+        return self._matcher.get_error() or "no token of this model fits it here"
 
     def accept(self, token: int) -> bool:
         """Take the sampled token; False when the text is complete and nothing may follow."""

@@ -19,6 +19,7 @@ from node.engine.base import EngineLoad
 from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
 from node.engine.context import BATCH, STATES, CacheFull, Floats, Part
 from node.engine.decoder import Decoder, closing_on_error
+from node.engine.guide import unusable
 from node.engine.model import LlamaModel
 from node.engine.running import Running
 from node.engine.sampling import Sampler
@@ -197,7 +198,7 @@ class LlamaEngine:
         logits = self._context.logits(index) if sequence.matcher or request.logprobs is not None else None
         plain = None if logits is None or request.logprobs is None else logits.copy()
         if sequence.matcher and logits is not None and not sequence.matcher.apply(logits):
-            self._end(sequence, Failed(EngineFailed("No token fits the grammar here.")))
+            self._end(sequence, Failed(unusable(sequence.matcher.reason)))
             return
         assert sequence.sampler is not None
         token = sequence.sampler.sample(self._context.handle, index, sequence.generated)

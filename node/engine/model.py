@@ -8,6 +8,7 @@ from typing import Any
 from node.engine.chat import ChatTemplate, no_template
 from node.engine.guide import Guide
 from node.engine.vocabulary import Vocabulary
+from node.errors import ContextLengthExceeded
 from node.generation import Constraint, ModelInfo
 
 
@@ -21,6 +22,7 @@ class LlamaModel:
         self._template = ChatTemplate(template, vocabulary) if template else None
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
+        self._refuse_hopeless(len(text.encode()), "prompt")
         return self.vocabulary.encode(text, special=special, bos=self.vocabulary.adds_bos)
 
     def decode(self, ids: Sequence[int]) -> bytes:
@@ -29,7 +31,17 @@ class LlamaModel:
     def chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         if self._template is None:
             raise no_template()
+        self._refuse_hopeless(sum(len(str(message.get("content") or "").encode()) for message in messages), "messages")
         return self._template.ids(messages, tools)
 
     def check(self, constraint: Constraint) -> None:
         self.guide.check(constraint)
+
+    def _refuse_hopeless(self, size: int, param: str) -> None:
+        """Megabytes cannot fit, and tokenizing them takes seconds; what might fit is counted exactly."""
+        context = self.info.context
+        if size > 8 * context and size > context * self.vocabulary.longest:
+            least = size // self.vocabulary.longest
+            error = ContextLengthExceeded(least, 1, context)
+            error.param = param
+            raise error

@@ -28,6 +28,11 @@ class Vocabulary:
         return frozenset(t for t in range(self.size) if self._llama.llama_vocab_is_eog(self.handle, t))
 
     @functools.cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token: so much text at most goes into one."""
+        return max(len(self.raw(token)) for token in range(self.size))
+
+    @functools.cached_property
     def control_texts(self) -> tuple[str, ...]:
         """Texts of the markers that `special` parses; they must never come from a user's own words."""
         controls = (self.token_text(token) for token in range(self.size) if self.is_control(token))

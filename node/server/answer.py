@@ -207,7 +207,7 @@ class Answerer:
 
 def owner_of(request: web.Request, keys: tuple[str, ...]) -> bytes:
     """Whose generations these are: a digest of the API key; everybody's where the node asks for none."""
-    return hashlib.sha256(authorization_of(request).encode()).digest() if keys else b""
+    return hashlib.sha256(authorization_of(request).partition(" ")[2].strip().encode()).digest() if keys else b""
 
 
 def ahead(last: int) -> Conflict:

@@ -14,7 +14,7 @@ import zlib
 
 from aiohttp import web
 
-from node.errors import InvalidRequest, NodeError, NotFound, Unavailable
+from node.errors import Conflict, InvalidRequest, NodeError, NotFound, Unavailable
 from node.generation import Failed, Service
 from node.server.answer import Answerer, ahead, owner_of
 from node.server.boundary import json_response
@@ -101,16 +101,20 @@ class Streams:
                 raise ahead(-1)
         rewind = start > count
         if rewind:
-            if running.session.end is not None or self._settings.streams.when_ahead == "refuse":
+            if running.session.end is not None:
+                raise Conflict(f"This answer has ended; its last entry is number {count - 1}.", param="from")
+            if self._settings.streams.when_ahead == "refuse":
                 raise ahead(count - 1)
             start = count
         return running, start, rewind
 
     async def _stop(self, request: web.Request) -> web.StreamResponse:
         running = await self._find(request.match_info["id"], owner_of(request, self._settings.server.api_keys))
+        stopped = running.session.end is None
         running.session.cancel()
         await running.session.finished()
-        return json_response(encode({"id": running.work.request.id, "stopped": True, "count": running.session.count}))
+        told = {"id": running.work.request.id, "stopped": stopped, "count": running.session.count}
+        return json_response(encode(told))
 
     async def _find(self, id: str, owner: bytes) -> Running:
         if not _ID.fullmatch(id):

@@ -40,7 +40,7 @@ class Database:
     """Opened by `open`; `run` and `post` give jobs to its thread; `close` ends it after the last one."""
 
     def __init__(self, path: Path, sync: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
-        self.path = path
+        self.path = path.resolve()  # a symbolic link is the same file, and has the same lock
         self._sync = sync
         self._wake = threading.Condition()
         self._jobs: list[tuple[Job, Done]] = []
@@ -162,7 +162,9 @@ def _open_or_set_aside(path: Path, sync: str) -> sqlite3.Connection:
         return _open(path, sync)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
-            raise StoreFailed(f"Cannot open {path}: {error}.") from error
+            raise StoreFailed(
+                f"Cannot open {path}: {error}.", hint="streams.database must be a file of this node's own."
+            ) from error
         aside = path.with_name(f"{path.name}.corrupt-{time.time_ns()}")
         for suffix in _SIDE_FILES:
             there = path.with_name(path.name + suffix)

@@ -92,7 +92,11 @@ class StreamStore:
 
     async def load(self, id: str, owner: bytes) -> StoredStream:
         """A generation with all its entries; raises NotFound, Gone or Forbidden."""
-        found = await self._database.run(lambda db: _load(db, id) or _was_evicted(db, id))
+        try:
+            found = await self._database.run(lambda db: _load(db, id) or _was_evicted(db, id))
+        except msgspec.MsgspecError as error:
+            log.error("a stored generation cannot be read", extra={"id": id, "reason": str(error)})
+            raise Gone(f"The generation {id} cannot be read any more.") from error
         if isinstance(found, bool):
             if found:
                 raise Gone(f"The generation {id} was evicted; its text is not here any more.")
@@ -106,7 +110,7 @@ class StreamStore:
 
         def job(db: sqlite3.Connection) -> list[StoredStream]:
             ids = [row[0] for row in db.execute("SELECT id FROM streams WHERE end IS NULL ORDER BY created")]
-            return [stored for id in ids if (stored := _load(db, id))]
+            return [stored for id in ids if (stored := _take_up(db, id))]
 
         return await self._database.run(job)
 
@@ -117,25 +121,29 @@ class StreamStore:
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
-        now = time.time()
+        for id, first, entries, end, done in pending:
+            self._database.post(_writing(id, first, entries, end), self._reporting(id, done))
 
-        def job(db: sqlite3.Connection) -> None:
-            for id, first, entries, end, _ in pending:
-                _write(db, id, first, entries, end, now)
-
+    def _reporting(self, id: str, done: Done) -> Callable[[object, Exception | None], None]:
         def report(_: object, error: Exception | None) -> None:
             if error is not None:
                 self.failures += 1
-                log.error("entries could not be stored; their streams go on in memory", extra={"reason": str(error)})
-            for *_, done in pending:
-                done(error)
+                told = {"id": id, "reason": str(error)}
+                log.error("entries could not be stored; their stream goes on in memory", extra=told)
+            done(error)
 
-        self._database.post(job, report)
+        return report
+
+
+def _writing(id: str, first: int, entries: Sequence[Entry], end: End | None) -> Callable[[sqlite3.Connection], None]:
+    now = time.time()
+    return lambda db: _write(db, id, first, entries, end, now)
 
 
 def _write(db: sqlite3.Connection, id: str, first: int, entries: Sequence[Entry], end: End | None, now: float) -> None:
     if entries:
-        db.execute("INSERT INTO entries VALUES (?, ?, ?)", (id, first, _encode([_row(entry) for entry in entries])))
+        data = _encode([_row(entry) for entry in entries])
+        db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (id, first, data))
     if end is not None:
         _compact(db, id)
         told = _encode(end) if isinstance(end, Finished) else b""
@@ -145,11 +153,7 @@ def _write(db: sqlite3.Connection, id: str, first: int, entries: Sequence[Entry]
 
 def _compact(db: sqlite3.Connection, id: str) -> None:
     """One row instead of one a step: it is smaller, and read at once."""
-    data = [
-        row
-        for (blob,) in db.execute("SELECT data FROM entries WHERE stream = ? ORDER BY first", (id,))
-        for row in _rows.decode(blob)
-    ]
+    data, _ = _contiguous(db, id)
     db.execute("DELETE FROM entries WHERE stream = ?", (id,))
     if data:
         db.execute("INSERT INTO entries VALUES (?, 0, ?)", (id, _encode(data)))
@@ -160,9 +164,36 @@ def _load(db: sqlite3.Connection, id: str) -> StoredStream | None:
     if row is None:
         return None
     owner, request, origin, created, end = row
-    blobs = db.execute("SELECT data FROM entries WHERE stream = ? ORDER BY first", (id,))
-    entries = tuple(_entry(*fields) for (blob,) in blobs for fields in _rows.decode(blob))
-    return StoredStream(owner, _request.decode(request), origin, created, entries, _end(end))
+    rows, whole = _contiguous(db, id)
+    entries = tuple(_entry(*fields) for fields in rows)
+    told = _end(end) if whole or end is None else Failed(EngineFailed("Part of this answer could not be stored."))
+    return StoredStream(owner, _request.decode(request), origin, created, entries, told)
+
+
+def _contiguous(db: sqlite3.Connection, id: str) -> tuple[list[_Row], bool]:
+    """The entries up to the first number that is missing, and whether that is all; a group may overlap the one before.
+
+    A group that could not be written (disk full) is written again with what came next.
+    """
+    rows: list[_Row] = []
+    for first, blob in db.execute("SELECT first, data FROM entries WHERE stream = ? ORDER BY first", (id,)):
+        if first > len(rows):
+            return rows, False
+        rows += _rows.decode(blob)[len(rows) - first :]
+    return rows, True
+
+
+def _take_up(db: sqlite3.Connection, id: str) -> StoredStream | None:
+    """An unfinished generation to go on with; what lies beyond a gap is lost. One that cannot be read is ended."""
+    try:
+        stored = _load(db, id)
+    except msgspec.MsgspecError as error:
+        log.error("a stored generation cannot be read and is given up", extra={"id": id, "reason": str(error)})
+        db.execute("UPDATE streams SET end = x'', ended = ? WHERE id = ?", (time.time(), id))
+        return None
+    if stored is not None:
+        db.execute("DELETE FROM entries WHERE stream = ? AND first >= ?", (id, len(stored.entries)))
+    return stored
 
 
 def _was_evicted(db: sqlite3.Connection, id: str) -> bool:
@@ -170,7 +201,7 @@ def _was_evicted(db: sqlite3.Connection, id: str) -> bool:
 
 
 def _prune(db: sqlite3.Connection, now: float, max_age_s: float, max_bytes: int) -> int:
-    doomed = [row[0] for row in db.execute("SELECT id FROM streams WHERE created < ?", (now - max_age_s,))]
+    doomed = [row[0] for row in db.execute("SELECT id FROM streams WHERE ended < ?", (now - max_age_s,))]
     total = db.execute("SELECT COALESCE(SUM(bytes), 0) FROM streams").fetchone()[0]
     aged = set(doomed)
     for id, size in db.execute("SELECT id, bytes FROM streams WHERE end IS NOT NULL ORDER BY ended"):

@@ -55,13 +55,18 @@ class Journal:
         self._unsent = self.count
         return number, self._entries[number - self.first :]
 
+    def unstored(self, number: int) -> None:
+        """The store failed from `number` on: what was given to it is given again with what comes next."""
+        self._unsent = max(self.first, min(self._unsent, number))
+
     def stored(self, count: int) -> None:
         """The store has committed the first `count` entries: they may be read."""
         self.visible = max(self.visible, min(count, self.count))
 
     def evict(self, number: int) -> None:
-        """Forget entries before `number`, as far as they are visible."""
-        number = min(number, self.visible)
+        """Forget entries before `number`, as far as they are visible and, where durable, stored."""
+        number = min(number, self.visible, self._unsent if self._durable else self.count)
+        self._unsent = max(self._unsent, number)
         if number > self.first:
             del self._entries[: number - self.first]
             self.first = number

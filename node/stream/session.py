@@ -21,6 +21,8 @@ from node.generation import End, Entry, Event, Failed, Finished, Request, Sink, 
 from node.stream.journal import Journal
 from node.stream.text import TextAssembler
 
+RETRIES, RETRY_S = 60, 5.0  # an end that could not be stored (disk full) is tried again for some minutes
+
 
 class Recorder(Protocol):
     """Stores what a session writes."""
@@ -65,6 +67,7 @@ class Session:
         self._waiting: list[asyncio.Future[None]] = []
         self._lags: dict[object, bool] = {}
         self._held = False
+        self._retries = 0
         self._restore(entries)
 
     @classmethod
@@ -199,9 +202,17 @@ class Session:
             return
         first, entries = self._journal.unsent()
         count, end = first + len(entries), self._end
-        self._recorder.record(self.request.id, first, entries, end, lambda error: self._stored(count, end, error))
+        self._recorder.record(
+            self.request.id, first, entries, end, lambda error: self._stored(first, count, end, error)
+        )
 
-    def _stored(self, count: int, end: End | None, error: Exception | None) -> None:
+    def _stored(self, first: int, count: int, end: End | None, error: Exception | None) -> None:
+        """A store that fails does not stop the stream; what it missed is given again, so that it never has a gap."""
+        if error is not None:
+            self._journal.unstored(first)
+            if end is not None and self._retries < RETRIES:
+                self._retries += 1
+                asyncio.get_running_loop().call_later(RETRY_S, self._store)
         self._show(count, end)
 
     def _show(self, count: int, end: End | None) -> None:

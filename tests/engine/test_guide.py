@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import numpy as np
@@ -91,6 +92,7 @@ def test_a_huge_constraint_is_refused_or_runs_but_never_stalls(
         if not matcher.accept(int(logits.argmax())):
             break
         logits[:] = 0
+    assert matcher.reason
     assert time.monotonic() - began < 20, "compiling is bounded by llguidance's fuel"
 
 
@@ -106,3 +108,30 @@ def test_markers_cannot_be_spelled(guide: Guide, llama_engine: LlamaEngine) -> N
     follows = allowed(guide, llama_engine, Constraint("regex", "(.|\n)*"), "a")
     assert "<|im_start|>" not in follows
     assert "hello" in follows
+
+
+def test_a_slow_compile_holds_nobody_up(guide: Guide, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = Constraint("regex", "quick")
+    guide.check(ready)
+    release, compiling = threading.Event(), threading.Event()
+    compile_one = guide._compile
+
+    def slow(constraint: Constraint) -> object:
+        compiling.set()
+        release.wait(5)
+        return compile_one(constraint)
+
+    monkeypatch.setattr(guide, "_compile", slow)
+    thread = threading.Thread(target=guide.check, args=(Constraint("regex", "slow"),))
+    thread.start()
+    assert compiling.wait(5)
+    assert guide.matcher(ready), "while the other one is still being compiled"
+    release.set()
+    thread.join()
+
+
+def test_what_failed_to_compile_is_not_kept(guide: Guide) -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidRequest):
+            guide.check(Constraint("regex", "(((("))
+    assert Constraint("regex", "((((") not in guide._compiled

@@ -8,7 +8,7 @@ import pytest
 
 from node.engine.llama import LlamaEngine
 from node.engine.model import LlamaModel
-from node.errors import InvalidRequest, Unsupported
+from node.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from node.generation import Constraint
 
 pytestmark = pytest.mark.model
@@ -34,3 +34,12 @@ def test_a_model_without_a_template_cannot_chat_but_complete(llama_engine: Llama
 def test_constraints_are_checked(llama_engine: LlamaEngine) -> None:
     with pytest.raises(InvalidRequest):
         llama_engine.model.check(Constraint("regex", "("))
+
+
+def test_megabytes_are_refused_by_their_size(llama_engine: LlamaEngine) -> None:
+    text = "x" * (llama_engine.model.info.context * llama_engine._decoder.vocabulary.longest + 1)
+    with pytest.raises(ContextLengthExceeded):
+        llama_engine.model.encode(text)
+    with pytest.raises(ContextLengthExceeded) as error:
+        llama_engine.model.chat([{"role": "user", "content": text}])
+    assert error.value.param == "messages"

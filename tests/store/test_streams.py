@@ -62,14 +62,12 @@ async def test_a_generation_comes_back_as_it_was(store: StreamStore) -> None:
     assert loaded.origin == b"origin"
 
 
-async def test_writers_of_one_turn_share_a_transaction(store: StreamStore, database: Database) -> None:
+async def test_many_writers_at_once_are_all_stored(store: StreamStore, database: Database) -> None:
     for id in "abc":
         await store.open(stream(id))
-    posted = []
-    post = database.post
-    database.post = lambda job, done: (posted.append(job), post(job, done))[1]  # type: ignore[method-assign]
+    before = await database.run(lambda db: db.total_changes)
     await asyncio.gather(*(record(store, id, 0, ENTRIES, None) for id in "abc"))
-    assert len(posted) == 1
+    assert await database.run(lambda db: db.total_changes) == before + 3
     for id in "abc":
         assert list((await store.load(id, b"me")).entries) == ENTRIES
 
@@ -85,7 +83,9 @@ async def test_unfinished_ones_are_found_oldest_first(store: StreamStore) -> Non
 
 async def test_others_unknown_and_evicted_are_told_apart(store: StreamStore) -> None:
     await store.open(stream("mine"))
-    await store.open(stream("aged", created=time.time() - 2000))
+    await store.open(stream("aged"))
+    await record(store, "aged", 0, ENTRIES, Finished("stop", 3, 2))
+    await store._database.run(lambda db: db.execute("UPDATE streams SET ended = 1 WHERE id = 'aged'").rowcount)
     assert await store.prune() == 1
     with pytest.raises(Forbidden):
         await store.load("mine", b"you")
@@ -125,3 +125,53 @@ async def test_a_store_that_fails_tells_the_session_and_counts(store: StreamStor
     store.record("nobody", 0, ENTRIES, None, lambda error: done.set_result(error))
     assert isinstance(await done, Exception), "entries of an unknown stream break its reference"
     assert store.failures == 1
+
+
+async def test_one_streams_fault_is_not_anothers(store: StreamStore) -> None:
+    await store.open(stream("good"))
+    results = await asyncio.gather(
+        record(store, "good", 0, ENTRIES, None), record(store, "nobody", 0, ENTRIES, None), return_exceptions=True
+    )
+    assert results[0] is None
+    assert isinstance(results[1], AssertionError)
+    assert list((await store.load("good", b"me")).entries) == ENTRIES
+
+
+async def test_a_running_generation_is_never_evicted_by_age(store: StreamStore) -> None:
+    await store.open(stream("running", created=time.time() - 10_000))
+    assert await store.prune() == 0
+    assert (await store.load("running", b"me")).end is None
+
+
+async def test_a_gap_is_never_passed_over(store: StreamStore) -> None:
+    """What a full disk may leave: a group is missing, and the ones after it are there."""
+    await store.open(stream())
+    await record(store, "r1", 0, ENTRIES[:1], None)
+    await record(store, "r1", 2, ENTRIES[2:], None)
+    assert list((await store.load("r1", b"me")).entries) == ENTRIES[:1]
+    (found,) = await store.unfinished()
+    assert list(found.entries) == ENTRIES[:1], "the next life goes on before the gap"
+    await record(store, "r1", 1, ENTRIES[1:2], None)
+    assert list((await store.load("r1", b"me")).entries) == ENTRIES[:2], "and what lay beyond is forgotten"
+
+
+async def test_a_group_written_again_may_overlap(store: StreamStore) -> None:
+    await store.open(stream())
+    await record(store, "r1", 1, ENTRIES[1:2], None)
+    await record(store, "r1", 0, ENTRIES, Finished("stop", 3, 2))
+    loaded = await store.load("r1", b"me")
+    assert list(loaded.entries) == ENTRIES
+    assert loaded.end == Finished("stop", 3, 2)
+
+
+@pytest.mark.parametrize("damage", ["UPDATE streams SET request = x'ff00'", "UPDATE entries SET data = x'c1ff'"])
+async def test_a_row_that_cannot_be_read_harms_no_other(store: StreamStore, damage: str) -> None:
+    for id in ("bad", "good"):
+        await store.open(stream(id))
+        await record(store, id, 0, ENTRIES, None)
+    column = "id" if "streams" in damage else "stream"
+    await store._database.run(lambda db: db.execute(f"{damage} WHERE {column} = 'bad'").rowcount)
+    with pytest.raises(Gone):
+        await store.load("bad", b"me")
+    assert [found.request.id for found in await store.unfinished()] == ["good"]
+    assert [found.request.id for found in await store.unfinished()] == ["good"], "the bad one was ended"

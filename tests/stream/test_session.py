@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from node.errors import EngineFailed
 from node.generation import End, Entry, Failed, Finished, Request, Started, Token
+from node.stream import session as session_module
 from node.stream.session import Session
 from tests.support.sources import HandSource
 
@@ -135,9 +138,26 @@ async def test_nothing_is_readable_before_it_is_stored() -> None:
 
 async def test_a_store_that_fails_does_not_stop_the_stream() -> None:
     session, shelf = durable()
-    feed_text(session, "a")
+    feed_text(session, "a", "b")
     shelf.commit(OSError("disk full"))
-    assert session.text == "a"
+    assert session.text == "ab"
+    feed_text(session, "c")
+    assert [(first, len(entries)) for first, entries, _ in shelf.records][-1] == (0, 3), "all of it is given again"
+
+
+async def test_an_end_that_could_not_be_stored_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "RETRY_S", 0.01)
+    session, shelf = durable()
+    feed_text(session, "a")
+    session.feed(Finished("stop", 1, 1))
+    shelf.commit(OSError("disk full"))
+    assert session.end == Finished("stop", 1, 1), "its reader has it whole"
+    await asyncio.sleep(0.05)
+    assert shelf.records[-1] == (0, [Entry("a", Token(0, b"a"))], Finished("stop", 1, 1))
+    shelf.commit()
+    count = len(shelf.records)
+    await asyncio.sleep(0.05)
+    assert len(shelf.records) == count
 
 
 async def test_a_restored_session_goes_on_with_its_numbers_and_its_held_text() -> None:
