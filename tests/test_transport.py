@@ -281,7 +281,7 @@ async def test_a_power_cut_takes_text_back_and_never_mixes_two(tmp_path: Path, t
     ):
         reading = asyncio.create_task(collect(k.client.chat(USER, transport=transport, resumable=True), seen))
         await until(lambda: said(seen) == "".join(WORDS[:10]))
-        stored = await k.store.load(k.client.history[0].id, hashlib.sha256(f"Bearer {KEY}".encode()).digest())
+        stored = await k.store.load(k.client.history[0].id, hashlib.sha256(KEY.encode()).digest())
         await later.store.open(replace(stored, entries=()))
         later.store.record(stored.request.id, 0, stored.entries[:4], None, lambda _: None)
         await asyncio.sleep(0.05)
