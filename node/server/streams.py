@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import zlib
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
@@ -133,7 +134,7 @@ class Streams:
         session = Session.ended(stored.request, stored.entries, stored.end)
         return Running(work, session, owner, resumable=True, counted=True)
 
-    async def _sweeping(self, app: web.Application):  # type: ignore[no-untyped-def]
+    async def _sweeping(self, app: web.Application) -> AsyncIterator[None]:
         task = asyncio.create_task(self._sweep())
         yield
         task.cancel()
