@@ -23,7 +23,9 @@ from tests.test_transport import KEY, WHOLE, WORDS, kit, slowly
 
 ANSWER = script(FIRST, text("Zażółć "), 0.03, text("🎈"), LAST, USAGE, END)
 # The real command line, with this verb alone.
-PROGRAM = "import sys; from node import cli; cli.VERBS = ('ask',); sys.exit(cli.main())"
+# Where this suite runs in the background its children would be deaf to Ctrl-C.
+HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+PROGRAM = HEARING + "import sys; from node import cli; cli.VERBS = ('ask',); sys.exit(cli.main())"
 
 
 @pytest.fixture(autouse=True)
