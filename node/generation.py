@@ -38,9 +38,26 @@ class Constraint:
     text: str
 
 
+Level = Literal["critical", "interactive", "standard", "background"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: what limits, fairness and privacy go by. All are operators' names or digests, never keys or addresses.
+
+    `session` is one conversation or device of a `user` (an API key), which belongs to a `tenant`; "" is unknown.
+    """
+
+    tenant: str = ""
+    user: str = ""
+    session: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One piece of work for an engine. `logprobs` is how many alternatives to report per token; None is off.
+
+    `level` and `ttl_s` (seconds that it may wait for its turn; None is forever) decide who runs now.
 
     `continued` are tokens of the answer that were generated before, in another life of the node or by another node:
     they count, and the answer goes on after them.
@@ -56,6 +73,9 @@ class Request:
     logprobs: int | None = None
     ignore_eos: bool = False
     continued: tuple[int, ...] = ()
+    caller: Caller = Caller()
+    level: Level = "standard"
+    ttl_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

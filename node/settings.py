@@ -1,30 +1,18 @@
-"""One frozen tree of settings: defaults < node.toml < OUTPOST_… environment < flags. An unknown key is an error.
+"""One frozen tree of settings: what can be set, its meaning, its default and its range.
 
-Environment names are `OUTPOST_<SECTION>_<KEY>`; a list is written with commas. `OUTPOST_HOME` moves the data directory
-and `OUTPOST_CONFIG` names the file. Every key's meaning stands here as a string after it; README's table is checked
-against this file, and `outpost serve --help` prints it.
+Every key's meaning stands here as a string after it; README's table is checked against this file, and `outpost serve
+--help` prints it. `layers` reads them.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
-import itertools
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import platformdirs
-
-from node.errors import SettingsError
-
-_RESERVED = {"OUTPOST_HOME", "OUTPOST_CONFIG"}
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-_MAX_FILE_BYTES = 1 << 20
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,7 +142,7 @@ SECTIONS: Mapping[str, type[Section]] = {
 }
 
 # (section, key) -> (least, most)
-_RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
+RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("server", "port"): (0, 65535),
     ("server", "max_body_bytes"): (1024, 1 << 30),
     ("server", "keepalive_s"): (0.1, 300),
@@ -186,120 +174,3 @@ def home() -> Path:
     """The data directory: weights and state. `OUTPOST_HOME` overrides the platform's place."""
     configured = os.environ.get("OUTPOST_HOME")
     return Path(configured).expanduser() if configured else platformdirs.user_data_path("outpost")
-
-
-def load(
-    file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None
-) -> Settings:
-    """Join the layers; `flags` maps "section.key" to text. Raises SettingsError, which names the layer and the key."""
-    environment = os.environ if environment is None else environment
-    tree: dict[str, dict[str, Any]] = {}
-    for layer, source in (
-        (_read_file(file, environment), "node.toml"),
-        (_from_environment(environment), "the environment"),
-        (_from_flags(flags or {}), "the command line"),
-    ):
-        _convert(layer, source)  # so that an error names the layer it comes from
-        for section, values in layer.items():
-            tree.setdefault(section, {}).update(values)
-    settings = _convert(tree, "settings")
-    _check(settings)
-    return settings
-
-
-def describe() -> list[tuple[str, str, str]]:
-    """Every key as (section.key, default, meaning)."""
-    return [
-        (f"{name}.{key}", _show(getattr(section(), key)), text)
-        for name, section in SECTIONS.items()
-        for key, text in _meanings(section).items()
-    ]
-
-
-@functools.cache
-def _meanings(section: type[Section]) -> dict[str, str]:
-    """The string after each key of a section's class body."""
-    tree = ast.parse(inspect.getsource(section))
-    body = tree.body[0].body  # type: ignore[attr-defined]  # the one class that was parsed
-    return {
-        key.target.id: ast.literal_eval(text.value)
-        for key, text in itertools.pairwise(body)
-        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(text, ast.Expr)
-    }
-
-
-def _show(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _read_file(file: Path | None, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    named = file or (Path(environment["OUTPOST_CONFIG"]) if environment.get("OUTPOST_CONFIG") else None)
-    path = named or Path("node.toml")
-    if not path.exists() and named is None:
-        return {}
-    try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise SettingsError(f"{path} is larger than a settings file can be ({_MAX_FILE_BYTES} bytes).")
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"Cannot read {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}.") from error
-    if loose := [key for key, value in tree.items() if not isinstance(value, dict)]:
-        raise SettingsError(f"{path}: `{loose[0]}` stands outside any section. {_known()}")
-    return tree
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    named = {name: value for name, value in environment.items() if name.startswith("OUTPOST_")}
-    flat = {}
-    for name, value in named.items():
-        if name in _RESERVED:
-            continue
-        section, _, key = name.removeprefix("OUTPOST_").lower().partition("_")
-        flat[f"{section}.{key}"] = value
-    return _from_flags(flat)
-
-
-def _from_flags(flags: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    tree: dict[str, dict[str, Any]] = {}
-    for name, text in flags.items():
-        section, _, key = name.partition(".")
-        known = SECTIONS.get(section)
-        if known is None or key not in known.__struct_fields__:
-            raise SettingsError(f"There is no setting `{name}`. {_known()}")
-        is_list = isinstance(getattr(known(), key), tuple)
-        tree.setdefault(section, {})[key] = tuple(filter(None, text.split(","))) if is_list else text
-    return tree
-
-
-def _convert(tree: Mapping[str, Any], source: str) -> Settings:
-    try:
-        return msgspec.convert(tree, Settings, strict=source == "node.toml")
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"In {source}: {error}. {_known()}") from error
-
-
-def _known() -> str:
-    return "`outpost serve --help` lists every setting."
-
-
-def _check(settings: Settings) -> None:
-    """Refuse what no single key can show: ranges, pairs, and an open door without a key."""
-    for (section, key), (least, most) in _RANGES.items():
-        value = getattr(getattr(settings, section), key)
-        if not least <= value <= most:
-            raise SettingsError(f"{section}.{key} must be between {least:g} and {most:g}, not {value:g}.")
-    server = settings.server
-    if bool(server.tls_certificate) != bool(server.tls_key):
-        raise SettingsError("server.tls_certificate and server.tls_key must be set together.")
-    if any(len(key) < 16 for key in server.api_keys):
-        raise SettingsError(
-            "An API key must have at least 16 characters.",
-            hint="Make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(24))'",
-        )
-    if server.host not in _LOOPBACK and not server.api_keys:
-        raise SettingsError(
-            f"server.host is {server.host}, which others can reach, but no API key is set.",
-            hint="Set server.api_keys, or listen on 127.0.0.1.",
-        )

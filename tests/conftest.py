@@ -16,7 +16,8 @@ from node.models.weights import locate
 
 if TYPE_CHECKING:
     from node.runtime import Node
-from node.settings import Settings, home, load
+from node.layers import load
+from node.settings import Settings, home
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from node.cli import VERBS, build_parser
+from node.layers import describe, load
 from node.server.app import create_app
-from node.settings import describe, load
 from tests.support.service import scripted
 
 ROOT = Path(__file__).parents[1]

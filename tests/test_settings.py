@@ -1,4 +1,4 @@
-"""Settings: layers, types, ranges, and errors that say where."""
+"""The tree itself: every default lies in its range, every key has a meaning."""
 
 from __future__ import annotations
 
@@ -6,96 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import SettingsError
-from node.settings import SECTIONS, describe, home, load
+from node.layers import describe
+from node.settings import RANGES, SECTIONS, Settings, home
 
 
-def read(tmp_path: Path, text: str, **layers: dict[str, str]) -> object:
-    file = tmp_path / "node.toml"
-    file.write_text(text)
-    return load(file, environment=layers.get("environment", {}), flags=layers.get("flags"))
+def test_sections_are_the_tree() -> None:
+    assert tuple(SECTIONS) == Settings.__struct_fields__
+    for name, section in SECTIONS.items():
+        assert isinstance(getattr(Settings(), name), section)
 
 
-def test_layers_in_their_order(tmp_path: Path) -> None:
-    file = tmp_path / "node.toml"
-    file.write_text("[server]\nport = 1\nhost = '::1'\n[engine]\nslots = 2\n")
-    settings = load(
-        file, environment={"OUTPOST_SERVER_PORT": "3", "OUTPOST_ENGINE_SLOTS": "4"}, flags={"server.port": "5"}
-    )
-    assert (settings.server.port, settings.engine.slots, settings.server.host) == (5, 4, "::1")
-    assert settings.engine.threads == 0
+def test_every_number_has_a_range_that_holds_its_default() -> None:
+    numbers = {
+        (name, key)
+        for name, section in SECTIONS.items()
+        for key in section.__struct_fields__
+        if type(getattr(section(), key)) in (int, float)
+    }
+    assert numbers == set(RANGES)
+    for (name, key), (least, most) in RANGES.items():
+        assert least <= getattr(getattr(Settings(), name), key) <= most
 
 
-def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "other.toml"
-    file.write_text("[queue]\nmax_waiting = 3\n")
-    assert load(environment={"OUTPOST_CONFIG": str(file)}).queue.max_waiting == 3
+def test_every_key_says_what_it_is() -> None:
+    assert {key for key, _, meaning in describe() if meaning} == {
+        f"{name}.{key}" for name, section in SECTIONS.items() for key in section.__struct_fields__
+    }
 
 
-def test_lists_come_with_commas(tmp_path: Path) -> None:
-    keys = load(environment={"OUTPOST_SERVER_API_KEYS": f"{'a' * 16},{'b' * 16}"}).server.api_keys
-    assert keys == ("a" * 16, "b" * 16)
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("[server]\nprot = 1", "prot"),
-        ("[sevrer]\nport = 1", "sevrer"),
-        ("port = 1", "port"),
-        ("[server]\nport = '1'", "int"),
-        ("[server]\nport = 70000", "65535"),
-        ("[server]\nport = -1", "between"),
-        ("[server]\nkeepalive_s = nan", "between"),
-        ("[engine]\nkind = 'gpt'", "enum"),
-        ("[server]\ntls_key = 'x'", "together"),
-        ("[server]\napi_keys = ['short']", "16 characters"),
-        ("[server]\nhost = '0.0.0.0'", "API key"),
-        ("[server", "TOML"),
-    ],
-)
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, word: str) -> None:
-    with pytest.raises(SettingsError, match=word) as error:
-        read(tmp_path, text)
-    assert error.value.exit_code == 2
-
-
-@pytest.mark.parametrize("name", ["OUTPOST_SERVER_PROT", "OUTPOST_X", "OUTPOST_SERVER"])
-def test_an_unknown_variable_is_an_error(name: str) -> None:
-    with pytest.raises(SettingsError, match=r"no setting"):
-        load(environment={name: "1"})
-
-
-def test_a_wrong_flag_names_its_layer() -> None:
-    with pytest.raises(SettingsError, match="command line"):
-        load(environment={}, flags={"server.port": "many"})
-    with pytest.raises(SettingsError, match="environment"):
-        load(environment={"OUTPOST_SERVER_PORT": "many"})
-
-
-def test_a_missing_or_huge_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="Cannot read"):
-        load(tmp_path / "none.toml", environment={})
-    (tmp_path / "huge.toml").write_text("#" * (1 << 20) + "\n" * 2)
-    with pytest.raises(SettingsError, match="larger"):
-        load(tmp_path / "huge.toml", environment={})
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(SettingsError, match="TOML"):
-        load(tmp_path / "binary.toml", environment={})
-
-
-def test_a_key_opens_the_door() -> None:
-    settings = load(environment={}, flags={"server.host": "0.0.0.0", "server.api_keys": "k" * 16})
-    assert settings.server.host == "0.0.0.0"
-
-
-def test_every_key_has_a_meaning() -> None:
-    described = {name for name, _, _ in describe()}
-    assert described == {f"{name}.{key}" for name, section in SECTIONS.items() for key in section.__struct_fields__}
-    assert all(text for _, _, text in describe())
-
-
-def test_home_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_data_directory_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
     assert home() == tmp_path
     monkeypatch.delenv("OUTPOST_HOME")

@@ -19,8 +19,8 @@ from node.answer import TextDelta, TextRewind
 from node.chunks import BrokenStream, ClientError, Unreachable
 from node.client import Client, Done, Event, Patience
 from node.errors import NodeError
+from node.layers import load
 from node.server.app import STREAMS, create_app
-from node.settings import load
 from node.store.db import Database
 from node.store.streams import StreamStore
 from node.stream.playout import Playout

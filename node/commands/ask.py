@@ -16,7 +16,7 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
-from node import settings
+from node import layers
 from node.client import Client, ClientError, Done, TextRewind, tls_of, url_of
 from node.errors import OperatorError, Unavailable
 
@@ -181,7 +181,7 @@ def _misuse(args: argparse.Namespace, prompt: str) -> str | None:
 
 def _target(url: str | None, api_key: str | None) -> Target:
     """The node to ask; the settings' key and certificate are for the settings' own address only."""
-    server = settings.load().server
+    server = layers.load().server
     own = url_of(server)
     if url is not None and url.rstrip("/").removesuffix("/v1") != own:
         return Target(url, api_key, None)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from node import settings as settings_module
+from node import layers
 from node.bench import disturbance, engine, journal, pacing, slow_reader, soak
 from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
@@ -134,7 +134,7 @@ def _settings(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     changes = [*args.set, *(f"{key}={value}" for key, value in named if value is not None)]
     if wrong := [change for change in changes if "=" not in change]:
         raise SettingsError(f"--set takes KEY=VALUE, not `{wrong[0]}`.")
-    return settings_module.load(flags=dict(change.split("=", 1) for change in changes)), changes
+    return layers.load(flags=dict(change.split("=", 1) for change in changes)), changes
 
 
 async def _engine(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

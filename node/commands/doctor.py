@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from node import __version__, settings
+from node import __version__, layers, settings
 from node.client import Client, ClientError, Unreachable, tls_of, url_of
 from node.commands.progress import amount
 from node.engine import hardware
@@ -227,7 +227,7 @@ def check_settings(environment: Mapping[str, str]) -> tuple[Check, Settings]:
     file = Path(named or "node.toml")
     source = str(file) if named or file.exists() else "defaults, no node.toml in this folder"
     try:
-        known = settings.load(environment=environment)
+        known = layers.load(environment=environment)
     except SettingsError as error:
         return Check("settings", "fail", error.message, error.hint or ""), Settings()
     changed = sum(name.startswith("OUTPOST_") for name in environment.keys() - {"OUTPOST_HOME", "OUTPOST_CONFIG"})

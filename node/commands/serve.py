@@ -7,6 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from node import layers
 from node import settings as settings_module
 from node.errors import SettingsError
 from node.runtime import Node
@@ -52,7 +53,7 @@ def load_settings(args: argparse.Namespace) -> settings_module.Settings:
         if not equals:
             raise SettingsError(f"--set takes KEY=VALUE, not `{pair}`.")
         flags[key] = value
-    return settings_module.load(args.config, flags=flags)
+    return layers.load(args.config, flags=flags)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,5 +77,5 @@ def _announce(node: Node) -> None:
 
 def _all_settings() -> str:
     lines = ["settings, for node.toml, --set or OUTPOST_SECTION_KEY (default in brackets):", ""]
-    lines += [f"  {key:<26} {text} [{default}]" for key, default, text in settings_module.describe()]
+    lines += [f"  {key:<26} {text} [{default}]" for key, default, text in layers.describe()]
     return "\n".join(lines)

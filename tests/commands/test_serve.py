@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node import settings
+from node import layers
 from node.cli import build_parser
 from node.commands.serve import _announce, load_settings
 from node.errors import SettingsError
@@ -76,7 +76,7 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args(["serve", "--help"])
     shown = capsys.readouterr().out
-    for key, _, meaning in settings.describe():
+    for key, _, meaning in layers.describe():
         assert f"  {key} " in shown
         assert meaning in shown
 

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from node.errors import EngineFailed, Overloaded, SettingsError, Unavailable
-from node.settings import load
+from node.layers import load
 from tests.server.wire import USER, chat, events, open_post, post, refused, stream, text_of, until
 from tests.support.service import scripted, serving
 

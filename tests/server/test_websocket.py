@@ -24,8 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.generation import Load
+from node.layers import load
 from node.server.app import create_app
-from node.settings import load
 from tests.server.talk import Talk, packed, talking
 from tests.server.wire import until
 from tests.support.service import ScriptedService, ScriptedSource, Step, running_app, scripted

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from node.errors import EngineFailed, Overloaded
+from node.layers import load
 from node.server.app import create_app
-from node.settings import load
 from node.store.db import Database
 from node.store.streams import StreamStore
 from tests.server.talk import Talk, talking
