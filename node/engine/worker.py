@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
 
 from node.engine.base import Engine, EngineLoad
 from node.errors import EngineFailed, NodeError, Unavailable
@@ -21,7 +22,17 @@ log = logging.getLogger(__name__)
 
 _FAILURES_IN_A_ROW = 3  # steps that may raise before the engine counts as broken
 
-Command = tuple[str, Request | str]
+Result = TypeVar("Result")
+
+
+class Action(NamedTuple):
+    """Something to run between two steps, and who waits for what it gives."""
+
+    run: Callable[[Engine], Any]
+    outcome: asyncio.Future[Any]
+
+
+Command = tuple[str, Request | str | Action]
 
 
 class Worker:
@@ -62,7 +73,11 @@ class Worker:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
-        self._fail(list(self._sinks), Unavailable("This node is shutting down.", retry_after=5))
+        gone = Unavailable("This node is shutting down.", retry_after=5)
+        for _, what in self._commands:
+            if isinstance(what, Action):
+                _set_exception(what.outcome, gone)
+        self._fail(list(self._sinks), gone)
 
     def submit(self, request: Request, sink: Sink) -> None:
         if self._stopping or self.broken:
@@ -78,7 +93,18 @@ class Worker:
         if request_id in self._sinks:
             self._command("hold" if held else "go on", request_id)
 
-    def _command(self, verb: str, what: Request | str) -> None:
+    def on_engine(self, action: Callable[[Engine], Result]) -> Awaitable[Result]:
+        """Run `action` on the engine's thread, between two steps; every stream waits for it, so keep it short.
+
+        What it gives or raises comes back to whoever awaits; one that is cancelled before its turn does not run.
+        """
+        if self._stopping or self.broken:
+            raise Unavailable("The engine is not running.", retry_after=5)
+        outcome: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._command("run", Action(action, outcome))
+        return outcome
+
+    def _command(self, verb: str, what: Request | str | Action) -> None:
         with self._wake:
             self._commands.append((verb, what))
             self._wake.notify()
@@ -153,7 +179,10 @@ class Worker:
             commands, self._commands = self._commands, []
             return commands
 
-    def _obey(self, engine: Engine, verb: str, what: Request | str) -> None:
+    def _obey(self, engine: Engine, verb: str, what: Request | str | Action) -> None:
+        if isinstance(what, Action):
+            self._run_action(engine, what)
+            return
         if isinstance(what, str):
             if verb == "cancel":
                 engine.cancel(what)
@@ -165,11 +194,24 @@ class Worker:
         except NodeError as error:  # this request's own fault: the others go on
             self._post(self._fail, [what.id], error)
 
+    def _run_action(self, engine: Engine, action: Action) -> None:
+        if action.outcome.cancelled():
+            return
+        try:
+            result = action.run(engine)
+        except Exception as error:  # noqa: BLE001  # it belongs to whoever asked; the streams go on
+            self._post(_set_exception, action.outcome, error)
+        else:
+            self._post(_set_result, action.outcome, result)
+
     def _recover(self, engine: Engine, commands: list[Command], error: Exception, failures: int) -> None:
         """Fail everything that was running, start afresh; give up after several failures in a row."""
         lost = engine.fail_all() + [what.id for _, what in commands if isinstance(what, Request)]
         failure = error if isinstance(error, NodeError) else EngineFailed("The engine failed; the request was lost.")
         self._post(self._fail, lost, failure)
+        for _, what in commands:
+            if isinstance(what, Action):  # those that ran have their outcome already
+                self._post(_set_exception, what.outcome, failure)
         if failures >= _FAILURES_IN_A_ROW:
             self._post(self._give_up)
 
@@ -184,11 +226,11 @@ class Worker:
             log.debug("the event loop is gone")
 
 
-def _set_result(future: asyncio.Future[Model], model: Model) -> None:
+def _set_result(future: asyncio.Future[Result], result: Result) -> None:
     if not future.done():
-        future.set_result(model)
+        future.set_result(result)
 
 
-def _set_exception(future: asyncio.Future[Model], error: BaseException) -> None:
+def _set_exception(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)

@@ -33,6 +33,9 @@ class Slowed(EchoEngine):
             raise InvalidRequest("not this one")
         super().add(request)
 
+    def hold(self, request_id: str, held: bool) -> None:
+        raise RuntimeError("no engine should do this")
+
     def step(self) -> list[tuple[str, Event]]:
         self.threads.add(threading.get_ident())
         self.go.wait(5)
@@ -163,6 +166,82 @@ async def test_stop_tells_those_who_wait() -> None:
     assert isinstance(end, Failed | Finished)
     with pytest.raises(Unavailable):
         submit(worker, "b")
+
+
+async def test_an_action_runs_on_the_engines_thread_and_its_result_comes_back(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    await submit(worker, "a").finished()
+    seen = await worker.on_engine(lambda one: (one, threading.get_ident()))
+    assert seen[0] is engine
+    assert {seen[1]} == engine.threads
+
+
+async def test_actions_keep_their_order_with_requests(parts: tuple[Worker, Slowed]) -> None:
+    worker, _ = parts
+    before = worker.on_engine(lambda engine: engine.load.requests)
+    session = submit(worker, "a")
+    after = worker.on_engine(lambda engine: engine.load.requests)
+    assert (await before, await after) == (0, 1)
+    await session.finished()
+
+
+async def test_what_an_action_raises_goes_to_whoever_asked_and_harms_nobody(parts: tuple[Worker, Slowed]) -> None:
+    worker, _ = parts
+
+    def fall(engine: object) -> None:
+        raise ZeroDivisionError
+
+    session = submit(worker, "a")
+    with pytest.raises(ZeroDivisionError):
+        await worker.on_engine(fall)
+    await session.finished()
+    assert session.text == "hello"
+
+
+async def test_an_action_that_nobody_waits_for_any_more_does_not_run(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    engine.go.clear()
+    session = submit(worker, "a")  # holds the engine up in its step
+    await until(lambda: not worker._commands)
+    ran: list[int] = []
+    outcome = asyncio.ensure_future(worker.on_engine(lambda _: ran.append(1)))
+    outcome.cancel()
+    engine.go.set()
+    await session.finished()
+    await worker.on_engine(lambda _: None)
+    assert not ran
+
+
+async def test_an_action_behind_a_command_that_broke_is_told(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    engine.go.clear()
+    session = submit(worker, "a")
+    await until(lambda: not worker._commands)
+    worker.hold("a", True)
+    outcome = worker.on_engine(lambda _: None)
+    engine.go.set()
+    with pytest.raises(EngineFailed):
+        await outcome
+    assert isinstance(await session.finished(), Failed)
+
+
+async def test_actions_that_a_failing_step_or_the_stop_swallowed_are_told(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    engine.broken_steps = 1
+    outcome = worker.on_engine(lambda _: "ran before the step broke")
+    assert await outcome == "ran before the step broke"
+    engine.go.clear()
+    submit(worker, "a")
+    await until(lambda: not worker._commands)
+    late = worker.on_engine(lambda _: None)
+    stopping = asyncio.create_task(worker.stop())
+    await asyncio.sleep(0.01)
+    engine.go.set()
+    await stopping
+    with pytest.raises(Unavailable):
+        await late
+    with pytest.raises(Unavailable):
+        worker.on_engine(lambda _: None)
 
 
 async def test_a_model_that_cannot_load_raises_from_start() -> None:
