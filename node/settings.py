@@ -84,6 +84,8 @@ class SamplingDefaults(Section, frozen=True):
 class Queue(Section, frozen=True):
     max_waiting: int = 64
     "requests that may wait for a slot; beyond that clients get 429 with Retry-After"
+    default_level: Literal["critical", "interactive", "standard", "background"] = "standard"
+    "level of requests that name none: critical, interactive, standard or background"
 
 
 class Streams(Section, frozen=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from node.errors import Conflict, InvalidRequest, NodeError, Unavailable
 from node.generation import End, Failed, Finished, Service
 from node.server.boundary import json_response
 from node.server.compact import Levelled, Render
-from node.server.guard import authorization_of
+from node.server.guard import Identity, authorization_of
 from node.server.level import HEADER, Conditions, Levels, asked_level
 from node.server.meter import Meter
 from node.server.paced import Paced, Wire
@@ -35,7 +34,6 @@ from node.stream.session import Session
 ARRIVED = web.RequestKey("arrived", float)  # when the request came, on the loop's clock
 RESUMABLE = "Outpost-Resumable"
 EVENT_IDS = "Outpost-Event-Ids"
-STREAM_ID = "Outpost-Stream"
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +41,10 @@ _log = logging.getLogger(__name__)
 class Answerer:
     """Runs work for HTTP requests. `live` holds the resumable generations that are not ended, by id."""
 
-    def __init__(self, settings: Settings, service: Service, meter: Meter, store: StreamStore | None) -> None:
+    def __init__(
+        self, settings: Settings, service: Service, meter: Meter, store: StreamStore | None, identity: Identity
+    ) -> None:
+        self.identity = identity
         self._service = service
         self._meter = meter
         self._settings = settings
@@ -55,8 +56,7 @@ class Answerer:
     async def answer(self, request: web.Request, body: bytes, work: Work) -> web.StreamResponse:
         """Submit `work`, or join what an earlier attempt began; raises what the source raises."""
         key, joins = _key(request, body)
-        owner = owner_of(request, self._settings.server.api_keys)
-        running = await self.begin(work, owner, self._resumable(request), key, joins)
+        running = await self.begin(work, self.identity.owner(request), self._resumable(request), key, joins)
         return await self.follow(request, running, running.work.stream)
 
     async def follow(
@@ -155,9 +155,8 @@ class Answerer:
             end = checked(await session.finished())
         finally:
             session.left(reader)
-        headers = {STREAM_ID: session.request.id} if running.resumable else None
         body = reply.whole(session.text, session.tokens, end, session.cached_tokens)
-        return json_response(body, headers=headers)
+        return json_response(body, headers=running.headers)
 
     async def _streamed(
         self, request: web.Request, running: Running, reply: Reply, start: int, rewind: bool
@@ -165,9 +164,8 @@ class Answerer:
         session = running.session
         skip(session, reply, start)
         asked = asked_level(request.headers.get(HEADER), reply.least_level)
-        headers = {STREAM_ID: session.request.id} if running.resumable else {}
         ids, capacity = request.headers.get(EVENT_IDS) == "1", self._settings.streams.reader_buffer_bytes
-        stream = await EventStream.open(request, headers, self._meter, capacity, ids=ids)
+        stream = await EventStream.open(request, running.headers, self._meter, capacity, ids=ids)
         if asked is not None:
             reply = self._levelled(reply, asked, session, stream.wire)
         if rewind:
@@ -203,11 +201,6 @@ class Answerer:
             return Conditions(wire.pacer.rtt_s, self._meter.memory_free(now)), now
 
         return Levelled(reply, Levels(asked), render, look)
-
-
-def owner_of(request: web.Request, keys: tuple[str, ...]) -> bytes:
-    """Whose generations these are: a digest of the API key; everybody's where the node asks for none."""
-    return hashlib.sha256(authorization_of(request).partition(" ")[2].strip().encode()).digest() if keys else b""
 
 
 def ahead(last: int) -> Conflict:

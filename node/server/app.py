@@ -21,10 +21,11 @@ from node import log
 from node.generation import Service
 from node.server.answer import ARRIVED, Answerer
 from node.server.boundary import map_errors
+from node.server.callers import Callers, Grant
 from node.server.catalog import Catalog
 from node.server.chat import Completions
 from node.server.embeddings import Embeddings
-from node.server.guard import check_keys, cors_headers
+from node.server.guard import Identity, check_keys, cors_headers
 from node.server.meter import CLIENT_GONE, Meter
 from node.server.ops import add_health, add_metrics
 from node.server.page import add_page
@@ -62,13 +63,15 @@ def create_app(settings: Settings, service: Service, store: StreamStore | None =
     add_health(app, service)
     open_resources.update(app.router.resources())  # what has been added so far asks for no key
     add_metrics(app, meter)
-    answerer = Answerer(settings, service, meter, store)
+    callers = Callers(secrets.token_bytes(32), Grant(level=settings.queue.default_level))
+    identity = Identity(settings.server.api_keys, callers)
+    answerer = Answerer(settings, service, meter, store, identity)
     completions = Completions(settings, service, answerer, lambda: secrets.randbits(32))
     completions.add_to(app)
     app[STREAMS] = Streams(settings, service, answerer, completions, store)
     app[STREAMS].add_to(app)
     WebSockets(Parts(settings, service, meter, answerer, completions, app[STREAMS])).add_to(app)
-    Embeddings(settings, service, meter).add_to(app)
+    Embeddings(settings, service, meter, identity).add_to(app)
     Catalog(settings, service).add_to(app)
     app.on_response_prepare.append(_mark(settings.server.allowed_origins))
     return app

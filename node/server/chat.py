@@ -22,6 +22,7 @@ from node.generation import Model, Request, Service
 from node.server import openai
 from node.server.answer import Answerer
 from node.server.boundary import read_body
+from node.server.callers import NOBODY, Asker
 from node.server.calls import ToolCallParser
 from node.server.replies import ChatReply, TextReply
 from node.server.work import Work
@@ -60,34 +61,39 @@ class Completions:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await read_body(request, self._settings.server.max_body_bytes)
-        return await self._answerer.answer(request, body, await self.plan(request.path, body))
+        asker = self._answerer.identity.asker(request)
+        return await self._answerer.answer(request, body, await self.plan(request.path, body, asker))
 
-    async def plan(self, path: str, body: bytes) -> Work:
-        """What `body`, sent to `path` (CHAT or TEXT), asks for; raises InvalidRequest."""
+    async def plan(self, path: str, body: bytes, asker: Asker) -> Work:
+        """What `body`, sent to `path` (CHAT or TEXT) by `asker`, asks for; raises InvalidRequest."""
         plan = self._plan_chat if path == CHAT else self._plan_text
-        return await asyncio.to_thread(plan, Origin(path, uuid.uuid4().hex, int(time.time()), body))
+        return await asyncio.to_thread(plan, Origin(path, uuid.uuid4().hex, int(time.time()), body), asker)
 
     def rebuild(self, stored: StoredStream) -> Work:
-        """The work of a generation that was begun before, with the prompt, seed and answer so far that it had."""
+        """The work of a generation that was begun before, as it was asked for then, with its answer so far."""
         origin = _origin.decode(stored.origin)
         plan = self._plan_chat if origin.path == CHAT else self._plan_text
         so_far = tuple(entry.token.id for entry in stored.entries if entry.token is not None)
-        return replace(plan(origin), request=replace(stored.request, continued=so_far))
+        return replace(plan(origin, NOBODY), request=replace(stored.request, continued=so_far))
 
-    def _plan_chat(self, origin: Origin) -> Work:
+    def _plan_chat(self, origin: Origin, asker: Asker) -> Work:
         model, body = self._service.model, origin.body
         call = openai.parse_chat(body, model.info, self._settings.sampling, self._new_seed)
         prompt = model.chat(call.messages, call.tools)
-        request = _request(f"chatcmpl-{origin.serial}", model, prompt, call.options, "messages")
+        request = asker.stamp(
+            _request(f"chatcmpl-{origin.serial}", model, prompt, call.options, "messages"), call.options.wish
+        )
         check_constraint(model, call.options, "tools" if call.tools else "response_format")
         reply = partial(_chat_reply, request, model, origin.created, call, origin.serial)
         return Work(request, reply, call.options.stream, _encode(origin))
 
-    def _plan_text(self, origin: Origin) -> Work:
+    def _plan_text(self, origin: Origin, asker: Asker) -> Work:
         model, body = self._service.model, origin.body
         call = openai.parse_completion(body, model.info, self._settings.sampling, self._new_seed)
         prompt = model.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
-        request = _request(f"cmpl-{origin.serial}", model, prompt, call.options, "prompt")
+        request = asker.stamp(
+            _request(f"cmpl-{origin.serial}", model, prompt, call.options, "prompt"), call.options.wish
+        )
         check_constraint(model, call.options, "response_format")
         reply = partial(
             TextReply,

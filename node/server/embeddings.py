@@ -7,6 +7,7 @@ import base64
 import struct
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -14,7 +15,9 @@ from node.errors import NodeError, Overloaded, Unavailable
 from node.generation import Embedded, Failed, Model, Request, Service
 from node.server import openai, replies
 from node.server.boundary import json_response, read_body
+from node.server.callers import PRIORITY
 from node.server.chat import exceeded
+from node.server.guard import Identity
 from node.server.meter import Meter
 from node.settings import Settings
 from node.stream.session import Session
@@ -23,33 +26,37 @@ from node.stream.session import Session
 class Embeddings:
     """The handler and what it needs."""
 
-    def __init__(self, settings: Settings, service: Service, meter: Meter) -> None:
+    def __init__(self, settings: Settings, service: Service, meter: Meter, identity: Identity) -> None:
         self._limit = settings.server.max_body_bytes
         self._service = service
         self._meter = meter
+        self._identity = identity
 
     def add_to(self, app: web.Application) -> None:
         """Add the route."""
         app.router.add_post("/v1/embeddings", self._handle)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        asker = self._identity.asker(request)
         body = await read_body(request, self._limit)
         call, prompts = await asyncio.to_thread(_plan, body, self._service.model)
-        embedded = await self._embed_all(prompts)
+        like = asker.stamp(Request(f"embd-{uuid.uuid4().hex}", (), 0, kind="embed"), call.wish)
+        embedded = await self._embed_all(like, prompts)
         read = sum(one.prompt_tokens for one in embedded)
         self._meter.tokens("prompt", read)
-        return json_response(_body(embedded, call.base64, self._service.model.info.id, read))
+        answer = _body(embedded, call.base64, self._service.model.info.id, read)
+        return json_response(answer, headers={PRIORITY: like.level})
 
-    async def _embed_all(self, prompts: Sequence[tuple[int, ...]]) -> list[Embedded]:
+    async def _embed_all(self, like: Request, prompts: Sequence[tuple[int, ...]]) -> list[Embedded]:
         """In order; nothing is left running when one fails or the client goes away."""
         sessions: list[Session] = []
         done: list[Embedded] = []
-        serial, slots = uuid.uuid4().hex, self._service.model.info.slots
+        slots = self._service.model.info.slots
         try:
             while len(done) < len(prompts):
                 while len(sessions) < len(prompts) and len(sessions) - len(done) < slots:
                     index = len(sessions)
-                    request = Request(f"embd-{serial}-{index}", prompts[index], 0, kind="embed")
+                    request = replace(like, id=f"{like.id}-{index}", prompt=prompts[index])
                     if not self._submit(request, sessions, waits=len(done) < len(sessions)):
                         break
                 done.append(await _vector(sessions[len(done)]))

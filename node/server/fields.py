@@ -14,6 +14,7 @@ import msgspec
 
 from node.errors import InvalidRequest, Unsupported
 from node.generation import Constraint, Sampling
+from node.server.callers import Asking
 from node.settings import SamplingDefaults
 
 MAX_STOPS, MAX_STOP_CHARACTERS = 4, 256
@@ -37,7 +38,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class Common(msgspec.Struct, frozen=True, kw_only=True):
+class Common(Asking, frozen=True, kw_only=True):
     """What chat and text completions have in common."""
 
     model: str | None = None

@@ -1,4 +1,4 @@
-"""Who may call: API keys, and the origins that browsers may call from (CORS).
+"""Who may call, and who is calling: API keys, and the origins that browsers may call from (CORS).
 
 Routes are closed unless they are marked open, so that a route added later asks for the key by itself.
 """
@@ -6,6 +6,7 @@ Routes are closed unless they are marked open, so that a route added later asks 
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import re
 from collections.abc import Collection, Sequence
@@ -14,12 +15,13 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from node.errors import Unauthorized
+from node.server.callers import Asker, Callers
 
 KEY_PROTOCOL = "outpost-key."  # then the key in base64url, among the subprotocols that a browser offers
 
 _ALLOWED_HEADERS = "authorization, content-type"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?: ?, ?[A-Za-z0-9-]+){0,63}")
-_EXPOSED_HEADERS = "x-request-id, retry-after, outpost-stream"
+_EXPOSED_HEADERS = "x-request-id, retry-after, outpost-stream, outpost-priority"
 _PREFLIGHT_S = "600"
 
 
@@ -40,6 +42,25 @@ def check_keys(keys: Sequence[str], open_resources: Collection[web.AbstractResou
 
 
 _HINT = "Send it as `Authorization: Bearer KEY`."
+
+
+class Identity:
+    """Who is calling, from a request's key, headers and address."""
+
+    def __init__(self, keys: Sequence[str], callers: Callers) -> None:
+        self._asks = bool(keys)
+        self._callers = callers
+
+    def owner(self, request: web.Request) -> bytes:
+        """Whose generations these are: a digest of the API key; everybody's where the node asks for none."""
+        return hashlib.sha256(self._key(request).encode()).digest() if self._asks else b""
+
+    def asker(self, request: web.Request) -> Asker:
+        """Who asks for new ones, and what their headers say; raises InvalidRequest for headers that make no sense."""
+        return self._callers.asker(self._key(request), request.remote or "", request.headers)
+
+    def _key(self, request: web.Request) -> str:
+        return authorization_of(request).partition(" ")[2].strip() if self._asks else ""
 
 
 def cors_headers(request: web.Request, allowed: Sequence[str]) -> dict[str, str]:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from node.errors import InvalidRequest, ModelNotFound, Unsupported
 from node.generation import Constraint, ModelInfo, Sampling
 from node.server import fields, messages, tools
+from node.server.callers import Asking, Wish, wish_of
 from node.settings import SamplingDefaults
 
 MAX_INPUTS = 256
@@ -28,6 +27,7 @@ class Options:
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    wish: Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class EmbeddingCall:
 
     inputs: tuple[str | tuple[int, ...], ...]
     base64: bool
+    wish: Wish
 
 
 class ChatBody(fields.Common, frozen=True, kw_only=True):
@@ -64,7 +65,6 @@ class ChatBody(fields.Common, frozen=True, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = None
-    service_tier: str | None = None
     modalities: list[str] | None = None
     audio: Any = None
     prediction: Any = None
@@ -83,7 +83,7 @@ class CompletionBody(fields.Common, frozen=True, kw_only=True):
     echo: bool | None = None
 
 
-class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingBody(Asking, frozen=True, kw_only=True):
     input: Any
     model: str | None = None
     encoding_format: str | None = None
@@ -93,7 +93,6 @@ class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
 # field -> the values that ask for nothing; anything else is refused by name
 _CHAT_HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "store": (False,),
-    "service_tier": ("auto", "default"),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
@@ -161,7 +160,7 @@ def parse_embedding(body: bytes, info: ModelInfo) -> EmbeddingCall:
     if len(inputs) > MAX_INPUTS:
         raise InvalidRequest(f"`input` takes at most {MAX_INPUTS} texts.", param="input")
     # The official clients ask for base64 when their caller names no format, so that is the default here too.
-    return EmbeddingCall(inputs, form.encoding_format != "float")
+    return EmbeddingCall(inputs, form.encoding_format != "float", wish_of(form))
 
 
 def check_model(model: str | None, info: ModelInfo) -> None:
@@ -191,6 +190,7 @@ def _options(
         ignore_eos=bool(form.ignore_eos),
         stream=stream,
         include_usage=include_usage,
+        wish=wish_of(form),
     )
 
 

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from node.errors import Conflict, InvalidRequest, NodeError, NotFound, Unavailable
 from node.generation import Failed, Service
-from node.server.answer import Answerer, ahead, owner_of
+from node.server.answer import Answerer, ahead
 from node.server.boundary import json_response
 from node.server.chat import Completions
 from node.server.replies import encode
@@ -83,7 +83,7 @@ class Streams:
         self._answerer.adopt(Running(work, session, stored.owner, resumable=True))
 
     async def _resume(self, request: web.Request) -> web.StreamResponse:
-        id, owner = request.match_info["id"], owner_of(request, self._settings.server.api_keys)
+        id, owner = request.match_info["id"], self._answerer.identity.owner(request)
         running, start, rewind = await self.find_from(id, owner, _start(request), _checksum(request.query.get("crc")))
         return await self._answerer.follow(request, running, True, start, rewind=rewind)
 
@@ -110,7 +110,7 @@ class Streams:
         return running, start, rewind
 
     async def _stop(self, request: web.Request) -> web.StreamResponse:
-        running = await self._find(request.match_info["id"], owner_of(request, self._settings.server.api_keys))
+        running = await self._find(request.match_info["id"], self._answerer.identity.owner(request))
         stopped = running.session.end is None
         running.session.cancel()
         await running.session.finished()

@@ -18,12 +18,11 @@ from prometheus_client.registry import Collector
 
 from node.errors import Forbidden, InvalidRequest, NodeError, Unavailable
 from node.server import wsproto
-from node.server.answer import owner_of
 from node.server.guard import authorization_of, origin_allowed
 from node.server.heartbeat import Act, Heartbeat, State
 from node.server.level import EVERYTHING, Levels
 from node.server.paced import Wire
-from node.server.wsanswers import Answers, Line, Parts
+from node.server.wsanswers import Answers, Client, Line, Parts
 
 PATH = "/v1/ws"
 GOING_AWAY, SILENT = 1001, 1011
@@ -80,8 +79,10 @@ class WebSockets(Collector):
         _check(request, settings.server.allowed_origins)
         if len(self._connections) >= settings.websocket.max_connections:
             raise Unavailable("This node has as many WebSocket connections as it may.", retry_after=5)
+        identity = self._parts.answerer.identity
+        client = Client(authorization_of(request), identity.owner(request), identity.asker(request))
         socket = make_socket(settings.websocket.max_message_bytes)
-        connection = Connection(request, socket, self._parts)
+        connection = Connection(request, socket, self._parts, client)
         self._connections.add(connection)
         try:
             await socket.prepare(request)
@@ -97,8 +98,9 @@ class WebSockets(Collector):
 class Connection:
     """One client."""
 
-    def __init__(self, request: web.Request, socket: web.WebSocketResponse, parts: Parts) -> None:
+    def __init__(self, request: web.Request, socket: web.WebSocketResponse, parts: Parts, client: Client) -> None:
         self._request = request
+        self._client = client
         self._socket = socket
         self._settings = parts.settings.websocket
         self._now = asyncio.get_running_loop().time
@@ -131,8 +133,7 @@ class Connection:
             raise ConnectionResetError("the client is gone")
         wire = Wire(request.transport, self._parts.meter, settings.streams.reader_buffer_bytes)
         line = Line(self._socket, wire, binary=self._socket.ws_protocol == wsproto.BINARY_PROTOCOL)
-        owner = owner_of(request, settings.server.api_keys)
-        return Answers(line, self._parts, authorization_of(request), owner, self.heart.runs), line
+        return Answers(line, self._parts, self._client, self.heart.runs), line
 
     async def stop(self) -> None:
         """The node stops: let what has ended be read, then say goodbye."""

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.generation import Request
+from node.server.callers import PRIORITY
 from node.server.replies import Reply
 from node.stream.session import Session
+
+STREAM_ID = "Outpost-Stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +36,9 @@ class Running:
     resumable: bool = False
     readers: int = 0
     counted: bool = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What its responses say of it before the first byte."""
+        request = self.work.request
+        return {PRIORITY: request.level, **({STREAM_ID: request.id} if self.resumable else {})}

@@ -21,6 +21,7 @@ from node.generation import Finished, Service
 from node.server import replies, wsproto
 from node.server.answer import Answerer, checked, skip
 from node.server.boundary import too_large
+from node.server.callers import Asker
 from node.server.chat import CHAT, TEXT, Completions
 from node.server.level import EVERYTHING, Conditions, Levels
 from node.server.meter import CLIENT_GONE, Meter
@@ -49,6 +50,15 @@ class Parts:
     answerer: Answerer
     completions: Completions
     streams: Streams
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who is at the other end: the header it came with, whose generations it may read, and how it asks for new ones."""
+
+    authorization: str
+    owner: bytes
+    asker: Asker
 
 
 class Line:
@@ -107,13 +117,10 @@ class _Generation:
 class Answers:
     """All generations of one connection. `changed` hears how many run."""
 
-    def __init__(
-        self, line: Line, parts: Parts, authorization: str, owner: bytes, changed: Callable[[int], None]
-    ) -> None:
+    def __init__(self, line: Line, parts: Parts, client: Client, changed: Callable[[int], None]) -> None:
         self._line = line
         self._parts = parts
-        self._authorization = authorization
-        self._owner = owner
+        self._client = client
         self._changed = changed
         self._running: dict[Ref, _Generation] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -187,16 +194,16 @@ class Answers:
         if len(body) > parts.settings.server.max_body_bytes:
             raise too_large(parts.settings.server.max_body_bytes)
         resumable = parts.answerer.outlives(message.resumable, "resumable")
-        key = key_of(message.key, self._authorization, path, body) if message.key else None
-        work = await parts.completions.plan(path, body)
+        key = key_of(message.key, self._client.authorization, path, body) if message.key else None
+        work = await parts.completions.plan(path, body, self._client.asker)
         if generation.interrupted:
             return wsproto.Interrupted(id=generation.ref, seq=-1)
-        running = await parts.answerer.begin(work, self._owner, resumable, key)
+        running = await parts.answerer.begin(work, self._client.owner, resumable, key)
         return await self._follow(generation, running, 0)
 
     async def _resumed(self, generation: _Generation, message: wsproto.Resume) -> Told:
         checksum = int(message.crc, 16) if message.crc else None
-        found = await self._parts.streams.find_from(message.stream, self._owner, message.start, checksum)
+        found = await self._parts.streams.find_from(message.stream, self._client.owner, message.start, checksum)
         return await self._follow(generation, *found)
 
     async def _follow(self, generation: _Generation, running: Running, start: int, rewind: bool = False) -> Told:
@@ -208,7 +215,8 @@ class Answers:
                 session.cancel()
             reply = running.work.reply()
             skip(session, reply, start)
-            accepted = wsproto.Accepted(id=ref, stream=session.request.id, resumable=running.resumable)
+            level = session.request.level
+            accepted = wsproto.Accepted(id=ref, stream=session.request.id, resumable=running.resumable, priority=level)
             await line.send(lambda: accepted)
             if rewind:
                 await line.send(lambda: wsproto.Rewind(id=ref, seq=start - 1))

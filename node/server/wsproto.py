@@ -25,9 +25,10 @@ client to node
 node to client
   {"type":"hello","level":3,"binary":false,"heartbeat_s":15.0,"max_message_bytes":N,"max_generations":N}
       what is in force now
-  {"type":"accepted","id":REF,"stream":ID,"resumable":true}
-      submitted (it may still wait for a slot); the answer to `request` and to `resume`. What is not resumable ends
-      within one step when the connection does; what is goes on, and `resume` or GET /v1/streams/ID gives the rest.
+  {"type":"accepted","id":REF,"stream":ID,"resumable":true,"priority":"standard"}
+      submitted (it may still wait for a slot, and `priority` is how urgently); the answer to `request` and to `resume`.
+      What is not resumable ends within one step when the connection does; what is goes on, and `resume` or
+      GET /v1/streams/ID gives the rest.
   {"type":"token","id":REF,"seq":N,"delta":{"content":"…"},"logprobs":{…}}
       one or more entries: all of the answer up to number `seq` has been sent with this and earlier messages, and none
       twice, so that a reader resumes from N + 1. `delta` is a chunk's choices[0].delta; for route text it is
@@ -145,6 +146,7 @@ class Accepted(_Told, tag="accepted", frozen=True):
     id: Ref
     stream: str
     resumable: bool
+    priority: str
 
 
 class Token(_Told, tag="token", frozen=True):

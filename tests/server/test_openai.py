@@ -72,7 +72,6 @@ def test_tools_make_a_constraint_unless_none_may_be_called() -> None:
 
 
 HARMLESS = {
-    "user": "u",
     "metadata": {"a": "b"},
     "store": False,
     "service_tier": "auto",
@@ -99,7 +98,7 @@ REFUSED = {
     "store": True,
     "functions": [{"name": "f"}],
     "function_call": "auto",
-    "service_tier": "flex",
+    "service_tier": "scale",
     "reasoning_effort": "high",
     "verbosity": "low",
     "n": 2,

@@ -226,7 +226,7 @@ async def test_the_header_is_checked_and_the_setting_wins(kit: Kit) -> None:
 
 async def test_what_a_dead_process_left_goes_on(kit: Kit, gate: asyncio.Event) -> None:
     """The process's death is played by forgetting everything but the store."""
-    client, response = await kit.begin(seed=5)
+    client, response = await kit.begin(seed=5, priority="interactive", ttl_s=900)
     id = response.headers["Outpost-Stream"]
     await read_until(response, 2)
     response.close()
@@ -241,6 +241,8 @@ async def test_what_a_dead_process_left_goes_on(kit: Kit, gate: asyncio.Event) -
         assert status == 200
         assert text_of(events(body)) == "one two three four"
         (request,) = source.submitted
+        (first,) = kit.source.submitted
+        assert (request.caller, request.level, request.ttl_s) == (first.caller, "interactive", 900)
         assert request.continued == (1, 2, 3), "the scripted source numbers its tokens from one"
         assert request.sampling.seed == 5
         assert request.id == id

@@ -165,9 +165,9 @@ def test_messages_from_the_node() -> None:
         (wsproto.Pong(t=None), {"type": "pong", "t": None}, [23]),
         (wsproto.LevelChange(level=2, reason="r"), {"type": "level", "level": 2, "reason": "r"}, [24, 2, "r"]),
         (
-            wsproto.Accepted(id=1, stream="s", resumable=False),
-            {"type": "accepted", "id": 1, "stream": "s", "resumable": False},
-            [17, 1, "s", False],
+            wsproto.Accepted(id=1, stream="s", resumable=False, priority="critical"),
+            {"type": "accepted", "id": 1, "stream": "s", "resumable": False, "priority": "critical"},
+            [17, 1, "s", False, "critical"],
         ),
     ]
     for message, as_json, as_array in table:

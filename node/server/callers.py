@@ -1,0 +1,145 @@
+"""Who asks, how urgently, and how long they will wait: from an API key, headers and body fields. Pure.
+
+What a client names (a session, a person) and where it calls from leave here only as digests under a secret that dies
+with the process. A body counts before the headers; both count before what the key's holder has by default. A key may
+have a ceiling: what asks for more runs at the ceiling, and every response says the level it ran at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, get_args
+
+import msgspec
+
+from node.errors import InvalidRequest, Unsupported
+from node.generation import Caller, Level, Request
+
+PRIORITY: Final = "Outpost-Priority"
+TTL: Final = "Outpost-TTL"
+SESSION: Final = "Outpost-Session"
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)  # the most urgent first
+MOST_TTL_S: Final = 7 * 86_400.0
+_TIERS: Final[Mapping[str, Level | None]] = {
+    **{"auto": None, "default": None},
+    **{"priority": "interactive", "flex": "background"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a key gives: a tenant, the level of a request that names none, and the most urgent one it may have."""
+
+    tenant: str = ""
+    level: Level = "standard"
+    ceiling: Level = "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a request says itself; None and "" where it says nothing. `session` is the client's own name for it."""
+
+    level: Level | None = None
+    ttl_s: float | None = None
+    session: str = ""
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a body that say who asks and how urgently; the last three are OpenAI's names for whom it is for."""
+
+    priority: Any = None
+    service_tier: str | None = None
+    ttl_s: float | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+
+
+def wish_of(body: Asking) -> Wish:
+    """What a body asks for; raises InvalidRequest with the field in `param`."""
+    if body.service_tier is not None and body.service_tier not in _TIERS:
+        tiers = ", ".join(_TIERS)
+        raise Unsupported(f"This node knows these values of `service_tier`: {tiers}.", param="service_tier")
+    level = _TIERS[body.service_tier] if body.service_tier else None
+    if body.priority is not None:
+        level = _level(body.priority, "priority")
+    session = body.prompt_cache_key or body.safety_identifier or body.user or ""
+    return Wish(level, None if body.ttl_s is None else _ttl(body.ttl_s, "ttl_s"), session)
+
+
+def wish_in(headers: Mapping[str, str]) -> Wish:
+    """What the headers ask for; raises InvalidRequest with the header in `param`."""
+    level, ttl = headers.get(PRIORITY), headers.get(TTL)
+    return Wish(
+        None if level is None else _level(level.strip().lower(), PRIORITY),
+        None if ttl is None else _ttl(_number(ttl), TTL),
+        headers.get(SESSION, ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """One client as its connection shows it; `digest` hides what it is given. `wish` is what its headers say."""
+
+    user: str
+    grant: Grant
+    wish: Wish
+    address: str
+    digest: Callable[[str], str]
+
+    def stamp(self, request: Request, wish: Wish) -> Request:
+        """`request` with its caller, level and time to live, given what its body says."""
+        level = wish.level or self.wish.level or self.grant.level
+        if LEVELS.index(level) < LEVELS.index(self.grant.ceiling):
+            level = self.grant.ceiling
+        # The address last: many people may share one, and one may have many.
+        name = wish.session or self.wish.session or f"\0{self.address}"
+        caller = Caller(self.grant.tenant, self.user, self.digest(f"{self.user}\0{name}"))
+        return replace(request, caller=caller, level=level, ttl_s=self.wish.ttl_s if wish.ttl_s is None else wish.ttl_s)
+
+
+class Callers:
+    """Tells clients apart. `grants` are by user; everybody else has `default`."""
+
+    def __init__(self, secret: bytes, default: Grant, grants: Mapping[str, Grant] | None = None) -> None:
+        self._secret = secret
+        self._default = default
+        self._grants = grants or {}
+
+    def asker(self, key: str, address: str, headers: Mapping[str, str]) -> Asker:
+        """Who sends a request with this API key ("" where the node asks for none) from this address."""
+        user = user_of(key)
+        return Asker(user, self._grants.get(user, self._default), wish_in(headers), address, self._digest)
+
+    def _digest(self, text: str) -> str:
+        data = text.encode("utf-8", "surrogateescape")
+        return hashlib.blake2b(data, key=self._secret, digest_size=12).hexdigest()
+
+
+def user_of(key: str) -> str:
+    """The user that an API key stands for: a digest, since keys are too long and random to be guessed from one."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:24] if key else ""
+
+
+NOBODY: Final = Asker("", Grant(), Wish(), "", lambda text: "")
+
+
+def _level(value: Any, param: str) -> Level:
+    if value not in LEVELS:
+        raise InvalidRequest(f"`{param}` must be one of: {', '.join(LEVELS)}.", param=param)
+    return LEVELS[LEVELS.index(value)]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
+
+
+def _ttl(seconds: float, param: str) -> float:
+    if not 0 <= seconds <= MOST_TTL_S:
+        raise InvalidRequest(f"`{param}` must be a number of seconds from 0 to {MOST_TTL_S:.0f}.", param=param)
+    return seconds
