@@ -21,10 +21,10 @@ from aiohttp import web
 
 from node.admission.gate import Gate
 from node.engine.base import open_engine
-from node.engine.hardware import memory
 from node.engine.worker import Worker
 from node.errors import EngineFailed, SettingsError
 from node.generation import Failed, Load, Model, Request, Sampling, TokenSource
+from node.machine.memory import memory
 from node.models import gguf
 from node.models.weights import locate
 from node.server.app import STREAMS, create_app

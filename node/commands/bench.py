@@ -19,8 +19,8 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
-from node.engine.hardware import cpu_name, usable_cores
 from node.errors import SettingsError
+from node.machine.cpu import cpu_name, usable_cores
 from node.models.weights import locate
 from node.settings import Settings, home
 

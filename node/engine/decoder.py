@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from node.engine.context import STATES, Context, NoMemory, Shape
-from node.engine.hardware import usable_cores
 from node.engine.library import llama
 from node.engine.vocabulary import Vocabulary
 from node.errors import ModelFileError
+from node.machine.cpu import usable_cores
 from node.settings import Engine as EngineSettings
 
 

@@ -1,0 +1,129 @@
+"""What a node needs besides llama.cpp: Python, settings, a data directory, a model that fits, a port, a clock."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from node import layers
+from node.client import Client, ClientError, Unreachable, tls_of, url_of
+from node.commands.doctor_table import Check
+from node.commands.progress import amount
+from node.errors import NodeError, SettingsError
+from node.machine.hardware import disk_free
+from node.machine.memory import Memory
+from node.models import gguf, weights
+from node.settings import Settings
+
+_LEAST_PYTHON = (3, 11)
+_NOT_BEFORE = 1_767_225_600.0  # 2026-01-01: older than this program
+_LOW_DISK, _NO_DISK = 1 << 30, 32 << 20
+
+
+def check_python(version: tuple[int, int, int]) -> Check:
+    """Is the interpreter new enough?"""
+    found = f"{'.'.join(map(str, version))} at {sys.executable}"
+    if version[:2] < _LEAST_PYTHON:
+        return Check("Python", "fail", found, "Outpost needs Python 3.11 or newer.")
+    return Check("Python", "ok", found)
+
+
+def check_settings(environment: Mapping[str, str]) -> tuple[Check, Settings]:
+    """Are the settings valid? With broken ones the later checks go on with the defaults."""
+    named = environment.get("OUTPOST_CONFIG")
+    file = Path(named or "node.toml")
+    source = str(file) if named or file.exists() else "defaults, no node.toml in this folder"
+    try:
+        known = layers.load(environment=environment)
+    except SettingsError as error:
+        return Check("settings", "fail", error.message, error.hint or ""), Settings()
+    changed = sum(name.startswith("OUTPOST_") for name in environment.keys() - {"OUTPOST_HOME", "OUTPOST_CONFIG"})
+    return Check("settings", "ok", f"{source}; {changed} from the environment" if changed else source), known
+
+
+def check_data(folder: Path) -> Check:
+    """Can weights and state be written?"""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        remedy = f"Make {there} writable for this user, or set OUTPOST_HOME to a folder that is."
+        return Check("data directory", "fail", f"{folder} cannot be written: {error.strerror}", remedy)
+    free = disk_free(folder)
+    if free is None or free >= _LOW_DISK:
+        return Check("data directory", "ok", str(folder))
+    remedy = "Make room, or set OUTPOST_HOME to a folder on a larger disk."
+    return Check("data directory", "fail" if free < _NO_DISK else "warn", f"{folder} has {amount(free)} free", remedy)
+
+
+def check_model(known: Settings) -> tuple[Check, int]:
+    """Are the weights there and readable? Returns their size too, 0 where there are none."""
+    if known.engine.kind == "echo":
+        return Check("model", "ok", "none; the echo engine needs none"), 0
+    try:
+        path = weights.locate(known.model.name)
+        header = gguf.read(path)
+    except NodeError as error:
+        return Check("model", "fail", error.message, error.hint or ""), 0
+    what = f"{header.architecture} {header.quantization}, {amount(header.file_bytes)}"
+    return Check("model", "ok", f"{known.model.name} ({what}) at {path}"), header.file_bytes
+
+
+def check_memory(memory: Memory, size: int) -> Check:
+    """Does the model fit? Its weights, a quarter for the KV cache and buffers, and the program itself."""
+    need = size + size // 4 + (200 << 20)
+    most = min((limit for limit in (memory.total, memory.limit) if limit is not None), default=None)
+    if most is not None and need > most:
+        remedy = "Choose a smaller model (`outpost models list`)."
+        return Check("memory", "fail", f"the model needs about {amount(need)}, there is {amount(most)}", remedy)
+    if memory.available is not None and need > memory.available:
+        found = f"the model needs about {amount(need)}, {amount(memory.available)} is free"
+        return Check("memory", "warn", found, "Stop other programs, or choose a smaller model.")
+    return Check("memory", "ok", f"enough; the model needs about {amount(need)}")
+
+
+async def check_port(known: Settings) -> Check:
+    """Does a node answer already, or could one listen?"""
+    server = known.server
+    if server.port == 0:
+        return Check("port", "ok", "0, so that a free one is taken at every start")
+    url = url_of(server)
+    try:
+        tls = tls_of(server)
+    except ClientError as error:
+        return Check("port", "fail", error.message, "Name a PEM file that this user can read.")
+    try:
+        async with Client(url, connect_s=3.0, silence_s=3.0, tls=tls) as client:
+            health = await client.health()
+    except Unreachable:
+        return _check_free(server.host, server.port)
+    except NodeError as error:
+        return Check("port", "fail", error.message, "Set server.port to another one, or stop the program that has it.")
+    if health.ready:
+        return Check("port", "ok", f"a node answers at {url} and is ready")
+    return Check("port", "warn", f"a node answers at {url} but is not ready", "Wait for its model, or read its log.")
+
+
+def _check_free(host: str, port: int) -> Check:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        remedy = "Set server.host to an address of this machine and server.port to a free port."
+        return Check("port", "fail", f"cannot listen on {host}:{port}: {error.strerror}", remedy)
+    return Check("port", "ok", f"{host}:{port} is free; no node is running")
+
+
+def check_clock(now: float) -> Check:
+    """Is the date plausible? Small computers without a battery clock start in the past, and then TLS fails."""
+    shown = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    if now < _NOT_BEFORE:
+        return Check("clock", "warn", f"{shown} is in the past", "Set it (`timedatectl`); until then downloads fail.")
+    return Check("clock", "ok", shown)
