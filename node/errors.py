@@ -12,7 +12,9 @@ NodeError
 │   └── TooLarge              413                          the body is over its limit
 ├── Conflict                  409  conflict_error          the caller's state and the node's do not fit together
 ├── Overloaded                429  rate_limit_error        retry after `retry_after` seconds
+│   └── RateLimited           429                          a caller's own limit; `headers` hold its x-ratelimit-* values
 ├── Unavailable               503  server_error            draining, or no token decoded yet
+├── Expired                   504  server_error            it waited longer than its time to live, and never ran
 ├── EngineFailed              500  server_error            the engine broke under a running request
 ├── StoreFailed               500  server_error            the node's database cannot do what it must
 └── OperatorError             exit 1                       what a person at the terminal has to mend
@@ -25,6 +27,7 @@ NodeError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -112,9 +115,23 @@ class Overloaded(NodeError):
     retryable = True
 
 
+class RateLimited(Overloaded):
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: int, headers: Mapping[str, str]) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.headers = headers
+
+
 class Unavailable(NodeError):
     status = 503
     code = "unavailable"
+    retryable = True
+
+
+class Expired(NodeError):
+    status = 504
+    code = "expired"
     retryable = True
 
 

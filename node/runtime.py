@@ -20,6 +20,7 @@ from typing import Literal
 from aiohttp import web
 
 from node.admission.gate import Gate
+from node.admission.rules import Rules
 from node.engine.base import open_engine
 from node.engine.worker import Worker
 from node.errors import EngineFailed, SettingsError
@@ -81,7 +82,7 @@ class Node:
         await self._worker.start()
         self.model = self._worker.model
         slots = self.model.info.slots
-        self.source = self._gate = Gate(self._worker, slots, self._settings.queue.max_waiting)
+        self.source = self._gate = Gate(self._worker, slots, Rules(max_waiting=self._settings.queue.max_waiting))
         try:
             await self._listen(tls)
             await self._decode_one_token()

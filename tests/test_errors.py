@@ -26,7 +26,7 @@ def test_the_printed_tree_matches_the_classes() -> None:
 def test_permanent_errors_are_those_that_clients_do_not_retry() -> None:
     for error in family(NodeError):
         if error.retryable:
-            assert error.status in (429, 500, 503), error
+            assert error.status in (429, 500, 503, 504), error
         elif issubclass(error, errors.InvalidRequest):
             assert error.status in (400, 401, 403, 404, 410, 413, 422), error
 

@@ -6,21 +6,26 @@ import asyncio
 import logging
 import time
 
-from node.admission.queue import FifoQueue
-from node.errors import Unavailable
+from node.admission.queue import AdmissionQueue
+from node.admission.rules import Rules
+from node.errors import Expired, NodeError, Unavailable
 from node.generation import Embedded, Event, Failed, Finished, Request, Sink, TokenSource
 
 log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Admits requests to `source`, `slots` at a time, in order of arrival. Belongs to the event loop's thread."""
+    """Admits requests to `source`, `slots` at a time, as `rules` say. Belongs to the event loop's thread.
 
-    def __init__(self, source: TokenSource, slots: int, max_waiting: int) -> None:
+    `max_parked` more may have begun and be held by the source, without a slot.
+    """
+
+    def __init__(self, source: TokenSource, slots: int, rules: Rules, max_parked: int = 0) -> None:
         self._source = source
-        self._queue = FifoQueue(slots, max_waiting)
+        self._queue = AdmissionQueue(slots, rules, max_parked)
         self._held: dict[str, tuple[Request, Sink]] = {}
         self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -37,15 +42,13 @@ class Gate:
         return self._closed
 
     def submit(self, request: Request, sink: Sink) -> None:
-        """Run or queue `request`; raises Overloaded when the queue is full and Unavailable once closed."""
+        """Run or queue `request`; raises Overloaded when there is no room for it and Unavailable once closed."""
         if self._closed:
             raise Unavailable("This node is shutting down.", retry_after=5)
-        runs = self._queue.offer(request.id, time.monotonic())
+        self._queue.offer(request, time.monotonic())
+        self._held[request.id] = (request, sink)
         self._idle.clear()
-        if runs:
-            self._start(request, sink)
-        else:
-            self._held[request.id] = (request, sink)
+        self._act(newcomer=request.id)
 
     def cancel(self, request_id: str) -> None:
         """Drop a waiting request, or pass the word on for a running one."""
@@ -53,13 +56,14 @@ class Gate:
             self._source.cancel(request_id)
             return
         request, sink = self._held.pop(request_id)
-        # Not from inside this call: a sink may be the caller.
-        asyncio.get_running_loop().call_soon(sink, Finished("cancelled", len(request.prompt), 0))
+        self._tell(sink, Finished("cancelled", len(request.prompt), 0))
+        self._arm()
         self._note_idle()
 
     def hold(self, request_id: str, held: bool) -> None:
-        """Passed on; one that waits has nothing to hold back yet."""
-        self._source.hold(request_id, held)
+        """A reader lags, or has caught up; one that waits has nothing to hold back yet."""
+        self._queue.hold(request_id, held)
+        self._act()
 
     def close(self) -> None:
         """Admit nothing new; what runs or waits goes on."""
@@ -69,27 +73,67 @@ class Gate:
         """Wait until nothing runs or waits."""
         await self._idle.wait()
 
-    def _start(self, request: Request, sink: Sink) -> None:
+    def _act(self, newcomer: str | None = None) -> None:
+        """Do what the queue decides, until nothing is left to do; what `newcomer` meets is raised."""
+        refusal: NodeError | None = None
+        while True:
+            decision = self._queue.decide(time.monotonic())
+            for request_id in decision.expire:
+                request, sink = self._held.pop(request_id)
+                self._tell(sink, Failed(_expired(request)))
+            for request_id in decision.park:
+                self._source.hold(request_id, True)
+            for request_id in decision.resume:
+                self._source.hold(request_id, False)
+            refused = [(id, error) for id in decision.start if (error := self._start(id)) is not None]
+            for request_id, error in refused:
+                self._queue.release(request_id, time.monotonic())
+                _, sink = self._held.pop(request_id)
+                if request_id == newcomer:
+                    refusal = error
+                else:
+                    self._tell(sink, Failed(error))
+            if not refused:
+                break
+        self._arm()
+        self._note_idle()
+        if refusal is not None:
+            raise refusal
+
+    def _start(self, request_id: str) -> NodeError | None:
+        """Hand it to the source; gives what that has against it, which its reader must hear."""
+        request, sink = self._held[request_id]
+
         def forward(event: Event) -> None:
             if isinstance(event, Finished | Embedded | Failed):
-                self._release(request.id)
+                self._queue.release(request_id, time.monotonic())
+                self._act()
             sink(event)
 
-        self._source.submit(request, forward)
+        try:
+            self._source.submit(request, forward)
+        except NodeError as error:
+            log.warning("a request could not start", extra={"request_id": request_id})
+            return error
+        del self._held[request_id]
+        return None
 
-    def _release(self, request_id: str) -> None:
-        following = self._queue.release(request_id, time.monotonic())
-        if following is not None:
-            request, sink = self._held.pop(following)
-            try:
-                self._start(request, sink)
-            except Unavailable as error:
-                # The source closed while this one waited; its reader must hear of it.
-                log.warning("a waiting request could not start", extra={"request_id": following})
-                asyncio.get_running_loop().call_soon(sink, Failed(error))
-                self._release(following)
-        self._note_idle()
+    def _tell(self, sink: Sink, event: Event) -> None:
+        """Not from inside this call: a sink may be the caller."""
+        asyncio.get_running_loop().call_soon(sink, event)
+
+    def _arm(self) -> None:
+        """Come back when the next one expires."""
+        if self._timer is not None:
+            self._timer.cancel()
+        at = self._queue.next_at
+        delay = None if at is None else max(0.0, at - time.monotonic())
+        self._timer = None if delay is None else asyncio.get_running_loop().call_later(delay, self._act)
 
     def _note_idle(self) -> None:
-        if not self._queue.running and not self._queue.waiting:
+        if not (self._queue.running or self._queue.waiting or self._queue.parked):
             self._idle.set()
+
+
+def _expired(request: Request) -> Expired:
+    return Expired(f"No slot became free within this request's time to live of {request.ttl_s:g} s; it never ran.")

@@ -180,7 +180,7 @@ async def _journal(args: argparse.Namespace, settings: Settings, changes: list[s
 
 async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
     plan = soak.Plan(args.clients, args.minutes * 60)
-    room = f"queue.max_waiting={max(plan.clients, settings.queue.max_waiting)}"
+    room = f"queue.max_waiting={max(2 * plan.clients, settings.queue.max_waiting)}"  # no level may fill all of it
     async with NodeProcess([*changes, room]) as node:
         steps = Steps("s", round(plan.seconds))
         soaking = soak.Soak(node, plan, steps.reach)

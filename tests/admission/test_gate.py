@@ -5,18 +5,19 @@ import asyncio
 import pytest
 
 from node.admission.gate import Gate
-from node.errors import Overloaded, Unavailable
-from node.generation import Event, Failed, Finished, Request, Token
+from node.admission.rules import Rules
+from node.errors import Expired, Overloaded, Unavailable
+from node.generation import Event, Failed, Finished, Level, Request, Token
 from tests.support.sources import HandSource
 
 
-def request(id: str) -> Request:
-    return Request(id, (1,), 5)
+def request(id: str, level: Level = "standard", ttl_s: float | None = None) -> Request:
+    return Request(id, (1,), 5, level=level, ttl_s=ttl_s)
 
 
-def make(slots: int = 1, max_waiting: int = 8) -> tuple[Gate, HandSource]:
+def make(slots: int = 1, max_waiting: int = 8, max_parked: int = 0) -> tuple[Gate, HandSource]:
     source = HandSource()
-    return Gate(source, slots, max_waiting), source
+    return Gate(source, slots, Rules(max_waiting=max_waiting), max_parked), source
 
 
 async def test_holds_back_until_a_slot_is_free() -> None:
@@ -89,4 +90,65 @@ async def test_a_waiting_request_hears_when_its_source_is_gone() -> None:
     source.finish("a")
     await asyncio.sleep(0)
     assert seen == [Failed(source.refuse), Failed(source.refuse)]
+    await gate.drained()
+
+
+async def test_a_request_that_waited_too_long_hears_why_and_never_runs() -> None:
+    gate, source = make()
+    heard: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+    gate.submit(request("a"), lambda event: None)
+    gate.submit(request("b", ttl_s=0.01), heard.set_result)
+    end = await heard
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, Expired)
+    assert "0.01 s" in end.error.message
+    assert (gate.running, gate.waiting) == (1, 0)
+    source.finish("a")
+    assert list(source.sinks) == ["a"]
+    await gate.drained()
+
+
+async def test_a_critical_request_gets_the_slot_of_another_which_then_goes_on() -> None:
+    gate, source = make(max_parked=1)
+    gate.submit(request("low"), lambda event: None)
+    gate.submit(request("high", "critical"), lambda event: None)
+    assert source.held == [("low", True)]
+    assert list(source.sinks) == ["low", "high"]
+    source.finish("high")
+    assert source.held == [("low", True), ("low", False)]
+    source.finish("low")
+    await gate.drained()
+
+
+async def test_a_parked_request_can_be_cancelled_and_counts_as_not_drained() -> None:
+    gate, source = make(max_parked=1)
+    gate.submit(request("low"), lambda event: None)
+    gate.hold("low", True)
+    assert gate.running == 0
+    draining = asyncio.create_task(gate.drained())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    gate.cancel("low")
+    assert source.cancelled == ["low"]
+    source.emit("low", Finished("cancelled", 1, 0))
+    await draining
+
+
+async def test_holds_are_passed_on_where_nothing_can_be_parked() -> None:
+    gate, source = make()
+    gate.submit(request("a"), lambda event: None)
+    gate.submit(request("b"), lambda event: None)
+    gate.hold("a", True)
+    gate.hold("b", True)
+    gate.hold("a", False)
+    assert source.held == [("a", True), ("a", False)], "one that waits has nothing to hold back"
+    assert list(source.sinks) == ["a"]
+
+
+async def test_a_newcomer_that_the_source_refuses_hears_it_at_once_and_leaves_nothing_behind() -> None:
+    gate, source = make()
+    source.refuse = Unavailable("gone")
+    with pytest.raises(Unavailable):
+        gate.submit(request("a"), lambda event: None)
+    assert (gate.running, gate.waiting) == (0, 0)
     await gate.drained()

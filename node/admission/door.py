@@ -1,0 +1,81 @@
+"""Who may wait: room in number and in bytes, and a wait that is worth it; pure.
+
+Each level leaves some room for those above it, so that a crowd of background work shuts nobody out. How long a newcomer
+would wait is told from what is before it and from how long a slot was held lately, so the door narrows by itself when
+answers take longer. Before a few answers were measured, only the room counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from node.admission.score import CLASSES
+from node.errors import Overloaded
+from node.generation import Level
+
+RETRY_AFTER_RANGE = (1, 120)  # clients give up above 120
+SHARES: Mapping[Level, float] = {"critical": 1.0, "interactive": 15 / 16, "standard": 7 / 8, "background": 1 / 2}
+
+_SMOOTHING = 0.2
+_FIRST_GUESS = 5.0  # seconds a slot is held, before anything was measured
+_ENOUGH = 5  # measured answers
+
+
+class ServiceTime:
+    """How long a slot is held, lately, and what follows from it. Unit: seconds."""
+
+    def __init__(self) -> None:
+        self.mean_s = _FIRST_GUESS
+        self._measured = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was measured to refuse anybody by it."""
+        return self._measured >= _ENOUGH
+
+    def observe(self, held_s: float) -> None:
+        """A slot was held so long by one request."""
+        self._measured += 1
+        self.mean_s += _SMOOTHING * (held_s - self.mean_s)
+
+    def wait_s(self, turns: int, slots: int) -> float:
+        """Until so many slots have become free, one after another: one does every mean_s / slots."""
+        return max(0, turns) * self.mean_s / slots
+
+    def retry_after(self, turns: int, slots: int) -> int:
+        """The same as whole seconds that a client may be told."""
+        least, most = RETRY_AFTER_RANGE
+        return min(most, max(least, math.ceil(self.wait_s(turns, slots))))
+
+
+class Door:
+    """Refuses with Overloaded. `patience` is the longest wait worth entering for, in the level's maximum waits."""
+
+    def __init__(self, max_waiting: int, max_bytes: int, patience: float) -> None:
+        self._max_waiting, self._max_bytes, self._patience = max_waiting, max_bytes, patience
+
+    def check_room(self, share: float, waiting: int, waiting_bytes: int, size: int, retry_after: int) -> None:
+        """Room for one of `size` bytes, in the share of the room that its level may fill."""
+        if waiting >= math.ceil(share * self._max_waiting):
+            raise Overloaded(
+                f"All slots are busy and {waiting} requests wait already. Try again later.", retry_after=retry_after
+            )
+        if waiting_bytes + size > share * self._max_bytes:
+            raise Overloaded(
+                f"The {waiting} requests that wait take all the memory set aside for them. Try again later.",
+                retry_after=retry_after,
+            )
+
+    def check_wait(self, level: Level, ttl_s: float | None, wait_s: float) -> None:
+        """A predicted wait that fits the request's time to live and the level's promise."""
+        promised = CLASSES[level].max_wait_s
+        patience_s = math.inf if promised is None else self._patience * promised
+        if wait_s <= min(patience_s, math.inf if ttl_s is None else ttl_s):
+            return
+        worth = "its time to live" if ttl_s is not None and ttl_s < patience_s else f"what is worth it for {level}"
+        least, most = RETRY_AFTER_RANGE
+        raise Overloaded(
+            f"This request would wait about {math.ceil(wait_s)} s, longer than {worth}. Try again later.",
+            retry_after=min(most, max(least, math.ceil(wait_s))),
+        )

@@ -1,0 +1,45 @@
+"""The queue's rules as a value: what is refused, and what the bound on waiting is made of."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from node.admission.rules import Rules, wait_bound_s
+from node.admission.score import LEVELS, Weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"ageing_s": 0.1}, "Ageing"),
+        ({"patience": 0.5}, "patience"),
+        ({"patience": math.nan}, "patience"),
+        ({"max_waiting": -1}, "room"),
+        ({"max_bytes": -1}, "room"),
+    ],
+)
+def test_absurd_rules_are_refused(changes: dict[str, float], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Rules(**changes)  # type: ignore[arg-type]
+
+
+def test_lower_levels_are_promised_less() -> None:
+    bounds = [wait_bound_s(Rules(), level, 8, 10.0) for level in LEVELS]
+    assert bounds == sorted(bounds)
+    assert bounds[3] - bounds[0] == pytest.approx(3 * 60)
+
+
+def test_the_bound_grows_with_what_may_wait_and_falls_with_slots() -> None:
+    rules = Rules()
+    assert wait_bound_s(rules, "background", 8, 20.0) > wait_bound_s(rules, "background", 8, 10.0)
+    assert wait_bound_s(rules, "background", 16, 10.0) < wait_bound_s(rules, "background", 8, 10.0)
+    more = Rules(max_waiting=640)
+    assert wait_bound_s(more, "background", 8, 10.0) > wait_bound_s(rules, "background", 8, 10.0)
+
+
+def test_plain_fifo_ages_nobody() -> None:
+    fifo = Rules(policy="fifo", max_waiting=7)
+    assert {wait_bound_s(fifo, level, 2, 1.0) for level in LEVELS} == {6.0}  # 7 + 4 before it, and its own turn
+    assert Rules(weights=Weights(1, 0, 0)).weights.sla == 1
