@@ -154,7 +154,10 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a loaded model is. `context` is per request, in tokens; `embedding_size` 0 means it cannot embed."""
+    """What a loaded model is. `context` is per request, in tokens; `embedding_size` 0 means it cannot embed.
+
+    `slots` requests run at the same time; beside them, `parked` more may be held.
+    """
 
     id: str
     engine: str
@@ -164,6 +167,7 @@ class ModelInfo:
     vocabulary_size: int
     embedding_size: int
     can_chat: bool
+    parked: int = 0
 
 
 class Model(Protocol):

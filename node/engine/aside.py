@@ -37,6 +37,8 @@ class Aside:
         self._open_context = open_context
         self._ids = ids
         self._wanted = True
+        self._go = threading.Event()
+        self._go.set()
         self._ended = threading.Event()
         self._data: bytes | None = None
         self.threads = 1
@@ -56,9 +58,22 @@ class Aside:
         """What the cache holds of the prompt; None when it could not be read here."""
         return self._data
 
+    @property
+    def paused(self) -> bool:
+        """Whether it waits to go on."""
+        return not self._go.is_set()
+
+    def pause(self, paused: bool) -> None:
+        """Stop within one chunk and keep what was read, or go on."""
+        if paused:
+            self._go.clear()
+        else:
+            self._go.set()
+
     def abandon(self) -> None:
         """Nobody wants it any more: it stops within one chunk and frees everything by itself."""
         self._wanted = False
+        self._go.set()
 
     def join(self) -> None:
         """Wait until nothing of it is left."""
@@ -83,6 +98,7 @@ class Aside:
 
     def _read(self, context: Context) -> None:
         for start in range(0, len(self._ids), CHUNK):
+            self._go.wait()
             if not self._wanted:
                 return
             context.use_threads(self.threads)
@@ -113,7 +129,7 @@ class SideReader:
         for sequence in sequences:
             mine = self._reading is not None and self._reading[1] is sequence
             sequence.aside = mine or (streams and self._worth(sequence))
-        begun = [] if self._reading or not streams else self._begin(sequences)
+        begun = self._begin(sequences) if streams and self._free else []
         self._share_cores(streams)
         return begun
 
@@ -122,13 +138,16 @@ class SideReader:
         if self._reading:
             self._reading[0].wait(_NAP_S)
 
+    def hold(self, sequence: Running) -> None:
+        """The request was held, or goes on: so does its reading."""
+        if self._reading and self._reading[1] is sequence:
+            self._reading[0].pause(sequence.held)
+
     def drop(self, sequence: Running) -> None:
         """The request is over, whatever was read of it."""
         self._refused.discard(sequence.request.id)
         if self._reading and self._reading[1] is sequence:
-            self._reading[0].abandon()
-            self._abandoned = [*filter(lambda one: not one.ended, self._abandoned), self._reading[0]]
-            self._reading = None
+            self._abandon(self._reading[0])
 
     def close(self) -> None:
         """Stop reading; returns when no thread is left."""
@@ -136,6 +155,16 @@ class SideReader:
             self.drop(self._reading[1])
         for one in self._abandoned:
             one.join()
+
+    @property
+    def _free(self) -> bool:
+        """Whether another prompt may be begun: nothing is read, or what is read is held."""
+        return self._reading is None or self._reading[0].paused
+
+    def _abandon(self, reader: Aside) -> None:
+        reader.abandon()
+        self._abandoned = [*filter(lambda one: not one.ended, self._abandoned), reader]
+        self._reading = None
 
     def _worth(self, sequence: Running) -> bool:
         new = sequence.cached == 0 and sequence.request.kind == "generate"
@@ -146,6 +175,8 @@ class SideReader:
         free = self._decoder.context.cells - sum(sequence.cached + 1 for sequence in sequences)
         for sequence in sequences:
             if sequence.aside and sequence.pending <= free:
+                if self._reading:
+                    self._abandon(self._reading[0])
                 ids = sequence.tokens[: sequence.length - 1]
                 self._reading = (Aside(self._open, ids), sequence)
                 return [sequence]
@@ -169,7 +200,7 @@ class SideReader:
 
     def _share_cores(self, streams: bool) -> None:
         threads = self._decoder.threads
-        if self._reading is None:
+        if self._reading is None or self._free:
             self._decoder.context.use_threads(threads)
             return
         half = threads // 2

@@ -19,7 +19,11 @@ class EngineLoad(NamedTuple):
 
 
 class Engine(Protocol):
-    """Runs many requests at once, one step at a time. Owned by one thread: only `model` may be used from others."""
+    """Runs many requests at once, one step at a time. Owned by one thread: only `model` may be used from others.
+
+    Up to `model.info.slots` requests run, and up to `model.info.parked` more may be held beside them. Whoever adds and
+    holds keeps count: a held request has left its slot to others, and needs a free one to go on.
+    """
 
     model: Model
 
@@ -28,13 +32,21 @@ class Engine(Protocol):
         """How busy it is; with any active request, `step` makes progress."""
 
     def add(self, request: Request) -> None:
-        """Take a request; needs a free slot, a fresh id and a prompt that fits. It joins at the next step."""
+        """Take a request; it joins at the next step. Needs a fresh id and a prompt that fits.
+
+        Raises EngineFailed, and takes nothing, when all slots are taken or there are slots + parked requests already.
+        """
 
     def cancel(self, request_id: str) -> None:
         """Free what a request holds, at once; its last event, `Finished("cancelled")`, comes from the next step."""
 
     def hold(self, request_id: str, held: bool) -> None:
-        """Leave a request out of the steps, or take it in again; it keeps its place."""
+        """Leave a request out of the steps, which frees its slot, or take it in again, which needs a free one.
+
+        What was read of a held request stays in the cache while the others can work without that room; else it is read
+        again later. Its text is the same either way. Holding never fails; going on raises EngineFailed, and the request
+        stays held, when all slots are taken. Unknown ids, and what is so already, are ignored.
+        """
 
     def step(self) -> list[tuple[str, Event]]:
         """Do one bounded piece of work for all requests; gives what happened, by request id, in order."""

@@ -44,7 +44,7 @@ class Shape:
     """How big a context is: cells of its cache, sequences, tokens of a batch that may give output, threads."""
 
     cells: int
-    slots: int
+    sequences: int
     outputs: int
     threads: int
     kv_type: str = "f16"
@@ -58,7 +58,7 @@ class Context:
         self._llama = llama()
         self._handle = _open(self._llama, model, shape)
         self._memory = self._llama.llama_get_memory(self._handle)
-        self._batch = _Batch(self._llama, shape.slots)
+        self._batch = _Batch(self._llama, shape.sequences)
         self._reads_states = False
         self.cells: int = self._llama.llama_n_ctx(self._handle)  # llama.cpp rounds up
         self.vocabulary_size: int = self._llama.llama_vocab_n_tokens(self._llama.llama_model_get_vocab(model))
@@ -133,7 +133,7 @@ def _open(library: Any, model: Any, shape: Shape) -> Any:
     params = library.llama_context_default_params()
     params.n_ctx = shape.cells
     params.n_batch = params.n_ubatch = BATCH
-    params.n_seq_max = shape.slots
+    params.n_seq_max = shape.sequences
     params.n_outputs_max = shape.outputs  # the default reserves logits for every token of a batch
     params.n_threads = params.n_threads_batch = shape.threads
     params.kv_unified = True
@@ -150,12 +150,12 @@ def _open(library: Any, model: Any, shape: Shape) -> Any:
 class _Batch:
     """Arrays that llama.cpp reads a batch from; filled in place each step."""
 
-    def __init__(self, library: Any, slots: int) -> None:
+    def __init__(self, library: Any, sequences: int) -> None:
         self._tokens = np.zeros(BATCH, np.int32)
         self._positions = np.zeros(BATCH, np.int32)
         self._counts = np.ones(BATCH, np.int32)
         self._outputs = np.zeros(BATCH, np.int8)
-        self._slots = np.arange(slots, dtype=np.int32)
+        self._slots = np.arange(sequences, dtype=np.int32)
         self._slot_pointers = np.zeros(BATCH, np.uintp)
         self._library = library
         self._value = library.llama_batch()

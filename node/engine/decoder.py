@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from node.engine import seats
 from node.engine.context import STATES, Context, NoMemory, Shape
 from node.engine.library import llama
 from node.engine.vocabulary import Vocabulary
@@ -29,7 +30,9 @@ class Decoder:
             self.context_size = min(settings.context or self.trained_context, self.trained_context)
             self.threads = settings.threads or usable_cores()
             cells = max(settings.kv_tokens, self.context_size)
-            self._context = self.open_context(cells, settings.slots, settings.slots + STATES, self.threads)
+            sequences = seats.sequences(settings.slots)
+            outputs = max(settings.slots + STATES, sequences)  # llama.cpp wants at least one a sequence
+            self._context = self.open_context(cells, sequences, outputs, self.threads)
         except NoMemory as error:
             self.close()
             raise ModelFileError(
@@ -64,9 +67,9 @@ class Decoder:
         kind = self._metadata(f"{self._metadata('general.architecture')}.pooling_type")
         return {"1": "mean", "3": "last"}.get(kind, "none")
 
-    def open_context(self, cells: int, slots: int, outputs: int, threads: int) -> Context:
+    def open_context(self, cells: int, sequences: int, outputs: int, threads: int) -> Context:
         """One more context of this model; raises NoMemory."""
-        shape = Shape(cells, slots, outputs, threads, self._settings.kv_type, self.pooling != "none")
+        shape = Shape(cells, sequences, outputs, threads, self._settings.kv_type, self.pooling != "none")
         return Context(self._model, shape)
 
     def close(self) -> None:

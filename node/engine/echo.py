@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from node.engine import seats
 from node.engine.base import EngineLoad
 from node.errors import Unsupported
 from node.generation import (
@@ -64,7 +65,9 @@ class EchoEngine:
 
     def __init__(self, settings: EngineSettings, name: str) -> None:
         context = settings.context or _CONTEXT
-        info = ModelInfo(name, "echo", 0, context, settings.slots, 256, _EMBEDDING_SIZE, can_chat=True)
+        slots, parked = settings.slots, seats.parked(settings.slots)
+        info = ModelInfo(name, "echo", 0, context, slots, 256, _EMBEDDING_SIZE, can_chat=True, parked=parked)
+        self._slots = slots
         self.model: Model = EchoModel(info)
         self._cells = max(settings.kv_tokens, context)
         self._requests: dict[str, Request] = {}
@@ -73,6 +76,8 @@ class EchoEngine:
         self._held: set[str] = set()
 
     def add(self, request: Request) -> None:
+        seats.need_slot(len(self._requests) - len(self._held), self._slots)
+        seats.need_seat(len(self._requests), self._slots)
         self._requests[request.id] = request
         self._done[request.id] = 0  # the prompt is read again, and what was answered with it
 
@@ -83,7 +88,8 @@ class EchoEngine:
     def hold(self, request_id: str, held: bool) -> None:
         if held and request_id in self._requests:
             self._held.add(request_id)
-        else:
+        elif request_id in self._held:
+            seats.need_slot(len(self._requests) - len(self._held), self._slots)
             self._held.discard(request_id)
 
     def step(self) -> list[tuple[str, Event]]:

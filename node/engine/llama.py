@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from node.engine import seats
 from node.engine.aside import SideReader
 from node.engine.base import EngineLoad
 from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
@@ -58,6 +59,7 @@ class LlamaEngine:
                 vocabulary_size=self._decoder.vocabulary.size,
                 embedding_size=0 if self._pooling == "none" else self._decoder.context.state_size,
                 can_chat=self._decoder.chat_template is not None,
+                parked=seats.parked(settings.slots),
             )
             self._llama_model = LlamaModel(info, self._decoder.vocabulary, self._decoder.chat_template)
         self.model: Model = self._llama_model
@@ -65,25 +67,32 @@ class LlamaEngine:
         self._side = SideReader(self._decoder)
         self._costs: dict[int, StepCost] = {}  # by how many threads decode
         self._sequences: dict[str, Running] = {}  # oldest first
-        self._free_slots = list(range(settings.slots))
+        self._free = list(range(settings.slots + seats.parked(settings.slots)))
         self._events: list[tuple[str, Event]] = []
 
     def add(self, request: Request) -> None:
+        seats.need_slot(self.load.active, self._settings.slots)
+        seats.need_seat(len(self._sequences), self._settings.slots)
         vocabulary = self._decoder.vocabulary
         sampler = Sampler(request, vocabulary) if request.kind == "generate" else None
         matcher = self._llama_model.guide.matcher(request.constraint) if request.constraint else None
         if matcher:
             for token in request.continued:
                 matcher.accept(token)
-        self._sequences[request.id] = Running(request, self._free_slots.pop(), sampler, matcher)
+        self._sequences[request.id] = Running(request, self._free.pop(), sampler, matcher)
 
     def cancel(self, request_id: str) -> None:
         if sequence := self._sequences.get(request_id):
             self._end(sequence, Finished("cancelled", len(sequence.request.prompt), sequence.generated))
 
     def hold(self, request_id: str, held: bool) -> None:
-        if sequence := self._sequences.get(request_id):
-            sequence.held = held
+        sequence = self._sequences.get(request_id)
+        if sequence is None or sequence.held == held:
+            return
+        if not held:
+            seats.need_slot(self.load.active, self._settings.slots)
+        sequence.held = held
+        self._side.hold(sequence)
 
     def step(self) -> list[tuple[str, Event]]:
         if self.load.active:
@@ -109,8 +118,7 @@ class LlamaEngine:
     @property
     def load(self) -> EngineLoad:
         sequences = self._sequences.values()
-        active, used = sum(not s.held for s in sequences), sum(s.cached for s in sequences)
-        return EngineLoad(len(sequences), active, used, self._context.cells)
+        return EngineLoad(len(sequences), sum(not s.held for s in sequences), _cells(sequences), self._context.cells)
 
     def close(self) -> None:
         for sequence in list(self._sequences.values()):
@@ -124,25 +132,23 @@ class LlamaEngine:
 
     def _plan(self) -> Plan:
         """The next step, with the cells it needs made free."""
-        plan = self._plan_active()
+        everyone = self._sequences.values()
         # Held sequences keep their cells only as long as the others can work without them.
-        while not plan.chunks and (holding := [s for s in self._sequences.values() if s.held and s.cached]):
-            self._preempt([holding[-1].slot])
-            plan = self._plan_active()
-        self._preempt(plan.preempted)
-        return plan
-
-    def _plan_active(self) -> Plan:
-        active = [s for s in self._sequences.values() if not s.held and not s.aside]
+        needed = sum(s.length for s in everyone if not s.held)
+        while (kept := [s for s in everyone if s.held and s.cached]) and needed + _cells(kept) > self._context.cells:
+            self._preempt([kept[-1].slot])
+        active = [s for s in everyone if not s.held and not s.aside]
         rows = [Row(s.slot, s.pending, s.cached) for s in active]
-        cells = self._context.cells - sum(s.cached for s in self._sequences.values() if s.held)
+        cells = self._context.cells - _cells(kept)
         streams = sum(row.pending == 1 for row in rows)
         target = self._settings.step_ms if streams else self._settings.prefill_step_ms
         budget = self._cost.budget(streams, target / 1000)
         limit = BATCH
         if any(s.request.kind == "embed" for s in active):
             budget, limit = min(budget, STATES), len(rows) + STATES
-        return plan_step(rows, cells, budget, limit)
+        plan = plan_step(rows, cells, budget, limit)
+        self._preempt(plan.preempted)
+        return plan
 
     def _preempt(self, slots: Sequence[int]) -> None:
         for sequence in self._sequences.values():
@@ -172,10 +178,11 @@ class LlamaEngine:
 
     def _yield_cells(self) -> None:
         holding = [sequence for sequence in self._sequences.values() if sequence.cached]
-        if len(holding) > 1:
-            self._preempt([holding[-1].slot])
+        kept = [sequence for sequence in holding if sequence.held]
+        if kept or len(holding) > 1:
+            self._preempt([(kept or holding)[-1].slot])
         else:
-            oldest = next(iter(self._sequences.values()))
+            oldest = next(sequence for sequence in self._sequences.values() if not sequence.held)
             self._end(oldest, Failed(EngineFailed("The KV cache has no room for this request.")))
 
     def _advance(self, chunk: Chunk, sequence: Running, index: int) -> None:
@@ -234,9 +241,13 @@ class LlamaEngine:
         del self._sequences[sequence.request.id]
         self._side.drop(sequence)
         self._context.forget(sequence.slot)
-        self._free_slots.append(sequence.slot)
+        self._free.append(sequence.slot)
         if sequence.sampler:
             sequence.sampler.close()
+
+
+def _cells(sequences: Iterable[Running]) -> int:
+    return sum(sequence.cached for sequence in sequences)
 
 
 def _part(chunk: Chunk, sequence: Running) -> Part:

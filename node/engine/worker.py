@@ -183,16 +183,17 @@ class Worker:
         if isinstance(what, Action):
             self._run_action(engine, what)
             return
-        if isinstance(what, str):
-            if verb == "cancel":
+        try:
+            if isinstance(what, Request):
+                engine.add(what)
+            elif verb == "cancel":
                 engine.cancel(what)
             else:
                 engine.hold(what, verb == "hold")
-            return
-        try:
-            engine.add(what)
-        except NodeError as error:  # this request's own fault: the others go on
-            self._post(self._fail, [what.id], error)
+        except NodeError as error:  # this request alone fails: the others go on
+            request_id = what if isinstance(what, str) else what.id
+            engine.cancel(request_id)
+            self._post(self._fail, [request_id], error)
 
     def _run_action(self, engine: Engine, action: Action) -> None:
         if action.outcome.cancelled():

@@ -110,6 +110,30 @@ def test_when_the_stream_ends_the_prompt_gets_all_cores(engine: LlamaEngine) -> 
     assert len(outcomes["long"].tokens) == 4
 
 
+def test_a_held_prompt_is_read_no_further_and_gives_way_to_another(engine: LlamaEngine) -> None:
+    outcomes = begin(engine)
+    engine.add(long(engine, words=1200))
+    take(engine, outcomes)
+    assert engine._side._reading
+    reader, _ = engine._side._reading
+    engine.hold("long", True)
+    assert reader.paused
+    for _ in range(3):
+        take(engine, outcomes)
+        assert engine._context.threads == 2, "the streams have all cores again"
+    engine.hold("long", False)
+    assert not reader.paused
+    engine.hold("long", True)
+    engine.add(long(engine, id="other", words=600))
+    while not outcomes["other"].tokens:
+        take(engine, outcomes)
+    assert not outcomes["long"].events[1:]
+    engine.hold("long", False)
+    while outcomes["long"].end is None:
+        take(engine, outcomes)
+    assert len(outcomes["long"].tokens) == 4
+
+
 def test_without_memory_for_it_the_prompt_is_read_among_the_streams(
     engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

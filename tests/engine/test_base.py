@@ -10,7 +10,8 @@ from node.settings import Engine
 def test_echo_needs_no_file() -> None:
     engine = open_engine(Engine(kind="echo", slots=3, context=100), "echo", None)
     assert isinstance(engine, EchoEngine)
-    assert (engine.model.info.slots, engine.model.info.context) == (3, 100)
+    info = engine.model.info
+    assert (info.slots, info.parked, info.context) == (3, 3, 100)
     assert engine.load == (0, 0, 0, 100)
     engine.close()
 

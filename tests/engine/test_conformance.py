@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from node.engine.base import Engine
-from node.errors import InvalidRequest
+from node.errors import EngineFailed, InvalidRequest
 from node.generation import Constraint, Embedded, Finished, Request, Sampling, Started
 from tests.engine.conftest import Outcome, assert_alike, run, take
 
@@ -99,6 +99,51 @@ def test_holding_everything_leaves_nothing_active_and_cancel_still_works(engine:
     assert engine.step() == []
     engine.cancel("a")
     assert [event for _, event in engine.step()] == [Finished("cancelled", len(ask(engine, "Hello").prompt), 0)]
+
+
+def test_a_held_request_leaves_its_slot_to_others_and_needs_one_to_go_on(engine: Engine) -> None:
+    outcomes = {id: Outcome() for id in "abcdef"}
+    for id in "abcd":
+        engine.add(ask(engine, "Tell a long story.", id=id, max_tokens=16, ignore_eos=True))
+    with pytest.raises(EngineFailed, match="slots are taken"):
+        engine.add(ask(engine, "Me too", id="e"))
+    while len(outcomes["a"].tokens) < 4:
+        take(engine, outcomes)
+    engine.hold("a", True)
+    engine.hold("a", True)  # is so already
+    engine.add(ask(engine, "Me too", id="e", max_tokens=24, ignore_eos=True))
+    with pytest.raises(EngineFailed, match="slots are taken"):
+        engine.hold("a", False)
+    while not outcomes["b"].end:
+        take(engine, outcomes)
+    assert len(outcomes["a"].tokens) == 4, "a refused one stays held"
+    engine.hold("a", False)
+    while not (outcomes["a"].end and outcomes["e"].end):
+        take(engine, outcomes)
+    assert outcomes["a"].text == outcomes["b"].text
+    assert not outcomes["f"].events
+
+
+def test_as_many_may_be_parked_as_the_model_says(engine: Engine) -> None:
+    info = engine.model.info
+    assert info.parked == 4
+    for number in range(info.parked):
+        engine.add(ask(engine, "Wait", id=f"parked{number}"))
+        engine.hold(f"parked{number}", True)
+    runners = [f"runs{number}" for number in range(info.slots)]
+    for id in runners:
+        engine.add(ask(engine, "Go", id=id, max_tokens=2, ignore_eos=True))
+    engine.hold(runners[0], True)  # holding is never refused
+    with pytest.raises(EngineFailed, match="may be held"):
+        engine.add(ask(engine, "One too many", id="last"))
+    outcomes: dict[str, Outcome] = {}
+    while engine.load.active:
+        take(engine, outcomes)
+    assert sorted(outcomes) == runners[1:]
+    assert engine.load.requests == info.parked + 1
+    engine.cancel("parked0")
+    take(engine, outcomes)
+    assert isinstance(outcomes["parked0"].end, Finished)
 
 
 def test_a_newcomer_joins_while_others_stream(engine: Engine) -> None:

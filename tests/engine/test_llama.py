@@ -9,7 +9,7 @@ import pytest
 from node.engine.context import CacheFull
 from node.engine.llama import LlamaEngine
 from node.generation import Constraint, Failed, Finished, Request, Sampling
-from tests.engine.conftest import Outcome, assert_alike, run, take
+from tests.engine.conftest import Outcome, assert_alike, assert_same_but_for_ties, run, take
 
 pytestmark = pytest.mark.model
 GREEDY = Sampling(temperature=0)
@@ -46,6 +46,54 @@ def test_a_preempted_answer_goes_on_where_it_was(llama_engine: LlamaEngine) -> N
             llama_engine._preempt([llama_engine._sequences["r"].slot])
 
     assert run(llama_engine, [request], disturb)["r"].text == undisturbed
+
+
+@pytest.mark.parametrize("crowd", [1, 3])
+def test_a_parked_answer_is_the_same_whether_its_cells_were_kept_or_read_again(
+    llama_engine: LlamaEngine, crowd: int
+) -> None:
+    """Greedy tokens are compared, and where they part, whether it was at a near tie.
+
+    Kept cells give the very same numbers. Cells that are read again in one batch differ in the last bits of floats from
+    those that were decoded one by one, so that two tokens of nearly the same probability may change places; 0.05 in
+    log-probability is far less than another prompt's or another position's influence would make.
+    """
+    request = ask(llama_engine, "List three colors.", id="parked", max_tokens=60, logprobs=2, ignore_eos=True)
+    undisturbed = run(llama_engine, [request])["parked"]
+    others = [ask(llama_engine, f"Story {n}", id=str(n), max_tokens=130, ignore_eos=True) for n in range(crowd)]
+    outcomes: dict[str, Outcome] = {"parked": Outcome()}
+    engine, kept = llama_engine, []
+    engine.add(request)
+    while len(outcomes["parked"].tokens) < 20:
+        take(engine, outcomes)
+    engine.hold("parked", True)
+    for other in others:
+        engine.add(other)
+    while engine.load.active:
+        take(engine, outcomes)
+        kept.append(engine._sequences["parked"].cached > 0)
+    assert all(kept) == (crowd == 1), "three long answers need its cells, one does not"
+    engine.hold("parked", False)
+    while outcomes["parked"].end is None:
+        take(engine, outcomes)
+    assert_same_but_for_ties(undisturbed, outcomes["parked"], tie=0.0 if crowd == 1 else 0.05)
+
+
+def test_a_parked_sequence_gives_way_before_anyone_is_preempted_or_kept_waiting(llama_engine: LlamaEngine) -> None:
+    outcomes: dict[str, Outcome] = {}
+    llama_engine.add(ask(llama_engine, "Story", id="parked", max_tokens=200, ignore_eos=True))
+    while llama_engine.load.kv_used < 150:
+        take(llama_engine, outcomes)
+    llama_engine.hold("parked", True)
+    prompt = tuple(llama_engine.model.encode("word " * 250))[:250]
+    for id in "ab":
+        llama_engine.add(Request(id, prompt, 4, sampling=GREEDY, ignore_eos=True))
+    take(llama_engine, outcomes)
+    assert not llama_engine._sequences["parked"].cached, "2 x 250 + 150 cells are more than there are"
+    while llama_engine.load.active:
+        cached = {s.request.id: s.cached for s in llama_engine._sequences.values()}
+        take(llama_engine, outcomes)
+        assert all(s.cached >= cached[s.request.id] for s in llama_engine._sequences.values()), "none was sent back"
 
 
 def test_held_sequences_give_their_cells_to_those_that_need_them(llama_engine: LlamaEngine) -> None:

@@ -25,6 +25,7 @@ class Slowed(EchoEngine):
         self.go = threading.Event()
         self.go.set()
         self.broken_steps = 0
+        self.broken_holds = False
         self.threads: set[int] = set()
         self.closed = False
 
@@ -34,7 +35,9 @@ class Slowed(EchoEngine):
         super().add(request)
 
     def hold(self, request_id: str, held: bool) -> None:
-        raise RuntimeError("no engine should do this")
+        if self.broken_holds:
+            raise RuntimeError("no engine should do this")
+        super().hold(request_id, held)
 
     def step(self) -> list[tuple[str, Event]]:
         self.threads.add(threading.get_ident())
@@ -130,6 +133,24 @@ async def test_a_refused_request_harms_nobody(parts: tuple[Worker, Slowed]) -> N
     assert good.text == "hello"
 
 
+async def test_one_that_may_not_go_on_fails_alone(parts: tuple[Worker, Slowed]) -> None:
+    worker, engine = parts
+    engine.go.clear()
+    parked, *running = [submit(worker, str(n), "x" * 9000) for n in range(engine.model.info.slots)]
+    worker.hold("0", True)
+    running.append(submit(worker, "more", "x" * 9000))
+    worker.hold("0", False)
+    engine.go.set()
+    end = await parked.finished()
+    assert isinstance(end, Failed)
+    assert "slots are taken" in end.error.message
+    assert all(session.end is None for session in running)
+    for number in range(1, engine.model.info.slots):
+        worker.cancel(str(number))
+    worker.cancel("more")
+    await until(lambda: engine.load.requests == 0)
+
+
 async def test_a_broken_step_fails_what_ran_and_the_next_is_fine(parts: tuple[Worker, Slowed]) -> None:
     worker, engine = parts
     engine.broken_steps = 1
@@ -217,6 +238,7 @@ async def test_an_action_behind_a_command_that_broke_is_told(parts: tuple[Worker
     engine.go.clear()
     session = submit(worker, "a")
     await until(lambda: not worker._commands)
+    engine.broken_holds = True
     worker.hold("a", True)
     outcome = worker.on_engine(lambda _: None)
     engine.go.set()

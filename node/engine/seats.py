@@ -1,0 +1,44 @@
+"""Sequence ids of the KV cache, and how they are shared out.
+
+llama.cpp numbers the sequences of a context from 0 to 255. A request keeps one for as long as it lives, also while it
+is held. Requests have the first ids: `slots` may run, and as many more may be parked beside them. The `RESTING` ids
+after those belong to no request: they are for prefixes that are kept warm.
+"""
+
+from __future__ import annotations
+
+from node.errors import EngineFailed
+
+MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ
+RESTING = 64
+MOST_SLOTS = (MOST_SEQUENCES - RESTING) // 2
+
+
+def parked(slots: int) -> int:
+    """How many held requests there may be beside `slots` that run."""
+    return slots
+
+
+def sequences(slots: int) -> int:
+    """How many sequence ids a context for `slots` needs."""
+    return slots + parked(slots) + RESTING
+
+
+def resting(slots: int) -> range:
+    """The ids that belong to no request."""
+    return range(slots + parked(slots), sequences(slots))
+
+
+def need_slot(running: int, slots: int) -> None:
+    """Raise EngineFailed unless one more request may run; the caller counts, so this is a fault of the node."""
+    if running >= slots:
+        raise EngineFailed(f"All {slots} slots are taken; a request must end or be held before another one runs.")
+
+
+def need_seat(requests: int, slots: int) -> None:
+    """Raise EngineFailed unless one more request may be here at all, running or held."""
+    most = slots + parked(slots)
+    if requests >= most:
+        raise EngineFailed(
+            f"There are {requests} requests, of {slots} that may run and {most - slots} that may be held."
+        )

@@ -1,0 +1,31 @@
+"""Sequence ids are shared out without overlap, within llama.cpp's limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.engine import seats
+from node.errors import EngineFailed
+from node.settings import RANGES
+
+
+@pytest.mark.parametrize("slots", [1, 8, seats.MOST_SLOTS])
+def test_every_id_has_one_purpose(slots: int) -> None:
+    requests = range(slots + seats.parked(slots))
+    resting = seats.resting(slots)
+    assert [*requests, *resting] == list(range(seats.sequences(slots)))
+    assert len(resting) == seats.RESTING
+    assert seats.sequences(slots) <= seats.MOST_SEQUENCES
+
+
+def test_settings_allow_as_many_slots_as_there_are_ids_for() -> None:
+    assert RANGES["engine", "slots"] == (1, seats.MOST_SLOTS)
+
+
+def test_a_slot_and_a_seat_are_needed() -> None:
+    seats.need_slot(3, 4)
+    seats.need_seat(7, 4)
+    with pytest.raises(EngineFailed, match="All 4 slots"):
+        seats.need_slot(4, 4)
+    with pytest.raises(EngineFailed, match="8 requests, of 4 that may run and 4 that may be held"):
+        seats.need_seat(8, 4)
