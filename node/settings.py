@@ -116,6 +116,23 @@ class Websocket(Section, frozen=True):
     "connections at the same time; beyond that the answer is 503"
 
 
+class Prewarm(Section, frozen=True):
+    enabled: bool = True
+    "note prompts, and keep what many begin with; off erases what was kept"
+    min_sessions: int = 3
+    "different sessions that must have sent a beginning before it is kept; 1 keeps every prompt"
+    share_between_tenants: bool = False
+    "whether tenants may profit from each other's prompts"
+    max_age_s: float = 30 * 86_400.0
+    "seconds after which what nobody asked any more is forgotten"
+    history_bytes: int = 16 << 20
+    "memory for the history; beyond that, what is least expected to come again is forgotten"
+    short_half_life_s: float = 3600.0
+    "seconds after which a prompt counts half for what will be asked soon"
+    long_half_life_s: float = 86_400.0
+    "the same for what is usually asked"
+
+
 class Log(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     "least severe records written"
@@ -129,6 +146,7 @@ class Settings(Section, frozen=True):
     queue: Queue = Queue()
     streams: Streams = Streams()
     websocket: Websocket = Websocket()
+    prewarm: Prewarm = Prewarm()
     log: Log = Log()
 
 
@@ -140,6 +158,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "queue": Queue,
     "streams": Streams,
     "websocket": Websocket,
+    "prewarm": Prewarm,
     "log": Log,
 }
 
@@ -169,6 +188,11 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("websocket", "max_message_bytes"): (1024, 1 << 26),
     ("websocket", "max_generations"): (1, 1024),
     ("websocket", "max_connections"): (1, 100_000),
+    ("prewarm", "min_sessions"): (1, 100),
+    ("prewarm", "max_age_s"): (60, 10 * 365 * 86_400),
+    ("prewarm", "history_bytes"): (1 << 20, 1 << 32),
+    ("prewarm", "short_half_life_s"): (60, 365 * 86_400),
+    ("prewarm", "long_half_life_s"): (60, 365 * 86_400),
 }
 
 

@@ -71,12 +71,24 @@ class Database:
         self.post(job, lambda result, error: _settle(future, result, error))
         return await future
 
+    async def truncate_log(self) -> None:
+        """Move what is committed into the file itself and empty the write-ahead log: what was erased is in neither.
+
+        Raises StoreFailed.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._add((_truncate_log, lambda result, error: _settle(future, result, error)))
+        await future
+
     def post(self, job: Job, done: Done) -> None:
         """Run a job soon; `done(result, error)` is called on the loop's thread after its commit."""
+        self._add((job, done))
+
+    def _add(self, entry: tuple[Job, Done]) -> None:
         with self._wake:
             if self._closing or self._thread is None:
                 raise StoreFailed("The store is closed.")
-            self._jobs.append((job, done))
+            self._jobs.append(entry)
             self._wake.notify()
 
     # From here on: the store's thread.
@@ -89,7 +101,8 @@ class Database:
                 jobs, self._jobs = self._jobs, []
                 if not jobs:
                     break
-            results = _transact(connection, jobs)
+            results = _transact(connection, [entry for entry in jobs if entry[0] is not _truncate_log])
+            results += [(done, *_truncate_log(connection)) for job, done in jobs if job is _truncate_log]
             try:
                 self._loop.call_soon_threadsafe(_report, results)
             except RuntimeError:  # the loop is closed: nobody is left to tell
@@ -111,6 +124,15 @@ def _transact(connection: sqlite3.Connection, jobs: list[tuple[Job, Done]]) -> l
             connection.execute("ROLLBACK")
         return [(done, None, error) for _, done in jobs]
     return results
+
+
+def _truncate_log(connection: sqlite3.Connection) -> tuple[None, Exception | None]:
+    """A checkpoint, which must stand outside of transactions."""
+    try:
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        return None, error
+    return None, StoreFailed("The write-ahead log could not be emptied: somebody reads the database.") if busy else None
 
 
 def _run_one(connection: sqlite3.Connection, job: Job) -> tuple[Any, Exception | None]:
@@ -179,6 +201,7 @@ def _open(path: Path, sync: str) -> sqlite3.Connection:
     try:
         mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
         connection.execute(f"PRAGMA synchronous={sync}")
+        connection.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, so that it is gone from the file
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA busy_timeout=5000")
