@@ -157,7 +157,7 @@ class AdmissionQueue:
 
     def decide(self, now: float) -> Decision:
         """What happens now; the queue takes it as done."""
-        expired = self._expire(now)
+        expired = self._expire(math.nextafter(now, -math.inf))
         parked = [id for id, held in self._wishes.items() if held]
         resumed = [id for id, held in self._wishes.items() if not held]
         self._wishes.clear()
@@ -169,6 +169,7 @@ class AdmissionQueue:
             parked.append(victim.id)
             self._park(victim, now)
             self._run(urgent, False, now, resumed, started)
+        expired += self._expire(now)  # only now, so that a time to live of 0 means now or never
         return Decision(tuple(expired), tuple(parked), tuple(resumed), tuple(started))
 
     def predicted_wait_s(self, level: Level) -> float:
@@ -269,7 +270,7 @@ class AdmissionQueue:
 def _check(request: Request, affinity: float) -> None:
     if request.level not in LEVELS:
         raise InvalidRequest(f"There is no level {request.level!r}; there are {', '.join(LEVELS)}.", param="level")
-    if request.ttl_s is not None and not request.ttl_s > 0:
-        raise InvalidRequest(f"A time to live must be more than 0 seconds, not {request.ttl_s:g}.", param="ttl_s")
+    if request.ttl_s is not None and not request.ttl_s >= 0:
+        raise InvalidRequest(f"A time to live must be 0 seconds or more, not {request.ttl_s:g}.", param="ttl_s")
     if not 0 <= affinity <= 1:
         raise ValueError(f"Affinity is a share, 0 to 1, not {affinity:g}.")

@@ -113,11 +113,19 @@ def test_an_expired_request_comes_out_and_never_runs() -> None:
     queue.offer(request("patient"), 1.0)
     assert queue.next_at == 3.0
     assert queue.decide(2.9) == Decision()
-    queue.release("runs", 3.0)
-    assert queue.decide(3.0) == Decision(expire=("short",), start=("long",)), "a free slot comes too late for it"
+    queue.release("runs", 3.1)
+    assert queue.decide(3.1) == Decision(expire=("short",), start=("long",)), "a free slot comes too late for it"
     assert queue.next_at is None, "what runs cannot expire"
     queue.release("long", 99.0)
     assert queue.decide(99.0) == Decision(start=("patient",))
+
+
+def test_no_time_to_live_means_now_or_never() -> None:
+    queue = queue_of()
+    queue.offer(request("now", ttl_s=0.0), 0.0)
+    assert queue.decide(0.0) == Decision(start=("now",))
+    queue.offer(request("never", ttl_s=0.0), 1.0)
+    assert queue.decide(1.0) == Decision(expire=("never",))
 
 
 def test_critical_takes_the_slot_of_the_lowest_that_began_last() -> None:
@@ -291,7 +299,6 @@ def test_memory_that_waits_is_bounded() -> None:
     [
         (request("x", "urgent"), "level"),  # type: ignore[arg-type]
         (request("x", ttl_s=-1.0), "ttl_s"),
-        (request("x", ttl_s=0.0), "ttl_s"),
         (request("x", ttl_s=float("nan")), "ttl_s"),
     ],
 )
