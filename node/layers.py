@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from node.errors import SettingsError
-from node.settings import RANGES, SECTIONS, Section, Settings
+from node.settings import RANGES, SECTIONS, Engine, Section, Settings
 
 _RESERVED = {"OUTPOST_HOME", "OUTPOST_CONFIG"}
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -128,6 +128,7 @@ def _check(settings: Settings) -> None:
         value = getattr(getattr(settings, section), key)
         if not least <= value <= most:
             raise SettingsError(f"{section}.{key} must be between {least:g} and {most:g}, not {value:g}.")
+    _check_engine(settings.engine)
     server = settings.server
     if bool(server.tls_certificate) != bool(server.tls_key):
         raise SettingsError("server.tls_certificate and server.tls_key must be set together.")
@@ -140,4 +141,16 @@ def _check(settings: Settings) -> None:
         raise SettingsError(
             f"server.host is {server.host}, which others can reach, but no API key is set.",
             hint="Set server.api_keys, or listen on 127.0.0.1.",
+        )
+
+
+def _check_engine(engine: Engine) -> None:
+    if engine.batch < engine.slots:
+        raise SettingsError(f"engine.batch is {engine.batch}, but {engine.slots} slots make as many tokens a step.")
+    if engine.ubatch > engine.batch:
+        raise SettingsError(f"engine.ubatch ({engine.ubatch}) cannot be more than engine.batch ({engine.batch}).")
+    if engine.flash_attention == "off" and engine.kv_type in ("q8_0", "q4_0"):
+        raise SettingsError(
+            f"A KV cache of {engine.kv_type} needs flash attention, but engine.flash_attention is off.",
+            hint="Set engine.kv_type to f16, or engine.flash_attention to auto.",
         )

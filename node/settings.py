@@ -54,8 +54,14 @@ class Engine(Section, frozen=True):
     "longest prompt + answer of one request, in tokens; 0 takes the model's own"
     kv_tokens: int = 0
     "tokens that the shared KV cache holds for all slots together; 0 takes one whole context"
-    kv_type: Literal["f16", "q8_0"] = "f16"
+    kv_type: Literal["f32", "f16", "q8_0", "q4_0"] = "f16"
     "number format of the KV cache"
+    flash_attention: Literal["auto", "on", "off"] = "auto"
+    "attention without a table of scores; auto lets llama.cpp decide, a KV cache of q8_0 or q4_0 needs it"
+    batch: int = 512
+    "most tokens of one step"
+    ubatch: int = 0
+    "tokens of a step that are computed together; 0 takes engine.batch"
     threads: int = 0
     "CPU threads; 0 takes the cores this process may use"
     gpu_layers: int = -1
@@ -171,6 +177,8 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("engine", "slots"): (1, 96),
     ("engine", "context"): (0, 1 << 20),
     ("engine", "kv_tokens"): (0, 1 << 24),
+    ("engine", "batch"): (64, 8192),
+    ("engine", "ubatch"): (0, 8192),
     ("engine", "threads"): (0, 1024),
     ("engine", "gpu_layers"): (-1, 10_000),
     ("engine", "step_ms"): (1, 10_000),

@@ -51,6 +51,9 @@ def test_lists_come_with_commas(tmp_path: Path) -> None:
         ("[server]\ntls_key = 'x'", "together"),
         ("[server]\napi_keys = ['short']", "16 characters"),
         ("[server]\nhost = '0.0.0.0'", "API key"),
+        ("[engine]\nbatch = 64\nslots = 65", "65 slots"),
+        ("[engine]\nubatch = 513", "more than engine.batch"),
+        ("[engine]\nflash_attention = 'off'\nkv_type = 'q8_0'", "needs flash attention"),
         ("[server", "TOML"),
     ],
 )

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from node.engine.chat import ChatTemplate
-from node.engine.context import BATCH
 from node.engine.decoder import Decoder
 from node.engine.library import llama
 from node.errors import EngineFailed
@@ -42,8 +41,8 @@ class BareLoop:
         self._llama: Any = llama()
         self._decoder = Decoder(settings, weights)
         self._context = self._decoder.context.handle
-        self._slots = settings.slots
-        self._batch = self._llama.llama_batch_init(BATCH, 0, 1)
+        self._slots, self._most = settings.slots, settings.batch
+        self._batch = self._llama.llama_batch_init(self._most, 0, 1)
         self._chain = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
         self._llama.llama_sampler_chain_add(self._chain, self._llama.llama_sampler_init_greedy())
 
@@ -90,7 +89,7 @@ class BareLoop:
 
     def _prefill(self, slot: int, ids: Sequence[int]) -> int:
         """Read one prompt, in one batch, and draw the first token of its answer."""
-        if slot >= self._slots or not 0 < len(ids) <= BATCH:
+        if slot >= self._slots or not 0 < len(ids) <= self._most:
             raise ValueError(f"slot {slot} of {self._slots}, {len(ids)} tokens: the bare loop takes short prompts")
         batch = self._batch
         for i, token in enumerate(ids):

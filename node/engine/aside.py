@@ -97,12 +97,13 @@ class Aside:
             self._ended.set()
 
     def _read(self, context: Context) -> None:
-        for start in range(0, len(self._ids), CHUNK):
+        chunk = min(CHUNK, context.batch)
+        for start in range(0, len(self._ids), chunk):
             self._go.wait()
             if not self._wanted:
                 return
             context.use_threads(self.threads)
-            context.decode([Part(0, start, self._ids[start : start + CHUNK], False)])
+            context.decode([Part(0, start, self._ids[start : start + chunk], False)])
         self._data = context.take_out(0)
 
 

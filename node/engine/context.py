@@ -16,8 +16,10 @@ import numpy.typing as npt
 from node.engine.library import llama
 from node.errors import EngineFailed
 
-BATCH = 512  # most tokens of one step
+BATCH = 512  # most tokens of one step, unless settings say otherwise
 STATES = 64  # most tokens of one step whose hidden state is read (embeddings)
+
+_FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 
 Floats = npt.NDArray[np.float32]
 
@@ -49,6 +51,9 @@ class Shape:
     threads: int
     kv_type: str = "f16"
     pooled: bool = False  # the model would pool states by itself; we do, over chunks
+    flash_attention: str = "auto"
+    batch: int = BATCH  # tokens of a step
+    ubatch: int = BATCH  # tokens that are computed together
 
 
 class Context:
@@ -58,12 +63,13 @@ class Context:
         self._llama = llama()
         self._handle = _open(self._llama, model, shape)
         self._memory = self._llama.llama_get_memory(self._handle)
-        self._batch = _Batch(self._llama, shape.sequences)
+        self._batch = _Batch(self._llama, shape.sequences, shape.batch)
         self._reads_states = False
         self.cells: int = self._llama.llama_n_ctx(self._handle)  # llama.cpp rounds up
         self.vocabulary_size: int = self._llama.llama_vocab_n_tokens(self._llama.llama_model_get_vocab(model))
         self.state_size: int = self._llama.llama_model_n_embd_out(model)
         self.threads = shape.threads
+        self.batch = shape.batch
 
     def use_threads(self, threads: int) -> None:
         """How many CPU threads decode from now on."""
@@ -132,7 +138,7 @@ class Context:
 def _open(library: Any, model: Any, shape: Shape) -> Any:
     params = library.llama_context_default_params()
     params.n_ctx = shape.cells
-    params.n_batch = params.n_ubatch = BATCH
+    params.n_batch, params.n_ubatch = shape.batch, shape.ubatch
     params.n_seq_max = shape.sequences
     params.n_outputs_max = shape.outputs  # the default reserves logits for every token of a batch
     params.n_threads = params.n_threads_batch = shape.threads
@@ -140,6 +146,7 @@ def _open(library: Any, model: Any, shape: Shape) -> Any:
     if shape.pooled:
         params.pooling_type = library.LLAMA_POOLING_TYPE_NONE
     params.type_k = params.type_v = getattr(library, f"GGML_TYPE_{shape.kv_type.upper()}")
+    params.flash_attn_type = _FLASH_ATTENTION[shape.flash_attention]
     params.no_perf = True
     handle = library.llama_init_from_model(model, params)
     if not handle:
@@ -150,13 +157,13 @@ def _open(library: Any, model: Any, shape: Shape) -> Any:
 class _Batch:
     """Arrays that llama.cpp reads a batch from; filled in place each step."""
 
-    def __init__(self, library: Any, sequences: int) -> None:
-        self._tokens = np.zeros(BATCH, np.int32)
-        self._positions = np.zeros(BATCH, np.int32)
-        self._counts = np.ones(BATCH, np.int32)
-        self._outputs = np.zeros(BATCH, np.int8)
+    def __init__(self, library: Any, sequences: int, size: int) -> None:
+        self._tokens = np.zeros(size, np.int32)
+        self._positions = np.zeros(size, np.int32)
+        self._counts = np.ones(size, np.int32)
+        self._outputs = np.zeros(size, np.int8)
         self._slots = np.arange(sequences, dtype=np.int32)
-        self._slot_pointers = np.zeros(BATCH, np.uintp)
+        self._slot_pointers = np.zeros(size, np.uintp)
         self._library = library
         self._value = library.llama_batch()
         kinds = {name: kind for name, kind, *_ in library.llama_batch._fields_}

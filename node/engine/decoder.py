@@ -69,8 +69,11 @@ class Decoder:
 
     def open_context(self, cells: int, sequences: int, outputs: int, threads: int) -> Context:
         """One more context of this model; raises NoMemory."""
-        shape = Shape(cells, sequences, outputs, threads, self._settings.kv_type, self.pooling != "none")
-        return Context(self._model, shape)
+        own, pooled = self._settings, self.pooling != "none"
+        sizes = own.batch, own.ubatch or own.batch
+        return Context(
+            self._model, Shape(cells, sequences, outputs, threads, own.kv_type, pooled, own.flash_attention, *sizes)
+        )
 
     def close(self) -> None:
         """Free context and model; safe to call twice. Other contexts must be closed before."""

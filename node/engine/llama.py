@@ -18,7 +18,7 @@ from node.engine import seats
 from node.engine.aside import SideReader
 from node.engine.base import EngineLoad
 from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
-from node.engine.context import BATCH, STATES, CacheFull, Floats, Part
+from node.engine.context import STATES, CacheFull, Floats, Part
 from node.engine.decoder import Decoder, closing_on_error
 from node.engine.guide import unusable
 from node.engine.model import LlamaModel
@@ -143,9 +143,9 @@ class LlamaEngine:
         streams = sum(row.pending == 1 for row in rows)
         target = self._settings.step_ms if streams else self._settings.prefill_step_ms
         budget = self._cost.budget(streams, target / 1000)
-        limit = BATCH
+        limit = self._context.batch
         if any(s.request.kind == "embed" for s in active):
-            budget, limit = min(budget, STATES), len(rows) + STATES
+            budget, limit = min(budget, STATES), min(limit, len(rows) + STATES)
         plan = plan_step(rows, cells, budget, limit)
         self._preempt(plan.preempted)
         return plan

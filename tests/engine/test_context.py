@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import numpy as np
 import pytest
+from msgspec import convert
 
 from node.engine.context import BATCH, CacheFull, Context, Part
+from node.engine.decoder import Decoder
 from node.engine.llama import LlamaEngine
 from node.engine.vocabulary import Vocabulary
 from node.errors import EngineFailed
+from node.settings import Engine as EngineSettings
 
 pytestmark = pytest.mark.model
 
@@ -90,3 +96,26 @@ def test_threads_can_change_between_steps(context: Context, vocabulary: Vocabula
     context.use_threads(2)
     assert context.threads == 2
     context.use_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "flash_attention", "batch", "ubatch"),
+    [("f32", "off", 64, 0), ("f16", "on", 96, 32), ("q8_0", "auto", 512, 64), ("q4_0", "on", 64, 64)],
+)
+def test_every_shape_of_a_context_reads_the_same_text(
+    weights: Path, llama_engine: LlamaEngine, kv_type: str, flash_attention: str, batch: int, ubatch: int
+) -> None:
+    changes = {"kv_type": kv_type, "flash_attention": flash_attention, "batch": batch, "ubatch": ubatch}
+    settings = convert({"slots": 1, "context": 128, "threads": 1, **changes}, EngineSettings)
+    with closing(Decoder(settings, weights)) as decoder:
+        ids = np.array(decoder.vocabulary.encode("One two three four five six", special=False, bos=False), np.int32)
+        assert decoder.context.batch == batch
+        decoder.context.decode([Part(0, 0, ids, True)])
+        shaped = decoder.context.logits(len(ids) - 1).copy()
+        with pytest.raises(ValueError, match="broadcast"):  # a plan for another batch never reaches llama.cpp
+            decoder.context.decode([Part(0, 0, np.zeros(batch + 1, np.int32), True)])
+    llama_engine._context.decode([Part(0, 0, ids, True)])
+    plain = llama_engine._context.logits(len(ids) - 1).copy()
+    llama_engine._context.forget(0)
+    assert plain.argmax() in np.argsort(shaped)[-3:]
+    assert np.corrcoef(shaped, plain)[0, 1] > 0.99
