@@ -20,6 +20,7 @@ from node.errors import (
     Conflict,
     ContextLengthExceeded,
     EngineFailed,
+    Expired,
     Forbidden,
     Gone,
     InvalidRequest,
@@ -40,7 +41,7 @@ _BY_CODE: Mapping[str, type[NodeError]] = {
     kind.code: kind
     for kind in (
         *(ContextLengthExceeded, Unsupported, Unauthorized, Forbidden, NotFound, ModelNotFound, Gone),
-        *(TooLarge, Conflict, Overloaded, Unavailable, EngineFailed, StoreFailed),
+        *(TooLarge, Conflict, Overloaded, Unavailable, Expired, EngineFailed, StoreFailed),
     )
     if kind.code
 }

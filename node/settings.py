@@ -90,8 +90,24 @@ class SamplingDefaults(Section, frozen=True):
 class Queue(Section, frozen=True):
     max_waiting: int = 64
     "requests that may wait for a slot; beyond that clients get 429 with Retry-After"
+    max_bytes: int = 64 << 20
+    "memory that waiting requests may take"
+    policy: Literal["levels", "fifo"] = "levels"
+    "who runs next: by level and score, or in order of arrival"
     default_level: Literal["critical", "interactive", "standard", "background"] = "standard"
     "level of requests that name none: critical, interactive, standard or background"
+    preempt: Literal["critical", "interactive", "standard", "never"] = "critical"
+    "lowest level that pauses others below it when all slots are taken"
+    ageing_s: float = 60.0
+    "seconds of waiting that outweigh one level"
+    patience: float = 50.0
+    "longest predicted wait to be let in for, in the level's longest promised waits (0.12, 0.3 and 0.8 s)"
+    sla_weight: float = 0.7
+    "what waiting counts within a level; the three weights sum to 1"
+    freshness_weight: float = 0.15
+    "what counts that the session was active just now"
+    affinity_weight: float = 0.15
+    "what counts that the prompt is warm on this node"
 
 
 class Streams(Section, frozen=True):
@@ -189,6 +205,12 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("sampling", "min_p"): (0, 1),
     ("sampling", "repeat_penalty"): (0.01, 10),
     ("queue", "max_waiting"): (0, 100_000),
+    ("queue", "max_bytes"): (1 << 20, 1 << 34),
+    ("queue", "ageing_s"): (1, 86_400),
+    ("queue", "patience"): (1, 1e6),
+    ("queue", "sla_weight"): (0, 1),
+    ("queue", "freshness_weight"): (0, 1),
+    ("queue", "affinity_weight"): (0, 1),
     ("streams", "max_bytes"): (1 << 20, 1 << 44),
     ("streams", "reader_buffer_bytes"): (16 << 10, 64 << 20),
     ("streams", "max_age_s"): (60, 10 * 365 * 86_400),

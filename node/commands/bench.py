@@ -7,9 +7,9 @@ import asyncio
 import dataclasses
 import json
 import os
-import sys
+import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
+from node.commands import bench_load
+from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.machine.cpu import cpu_name, usable_cores
 from node.models.weights import locate
@@ -76,7 +78,7 @@ least {journal.LEAST_SHARE}), and how long a token waits until it is stored and 
 {journal.MOST_WAIT_S * 1000:g} ms).
 """
 
-_LINE_EVERY_S = 10.0
+_ENDED = 128 + signal.SIGTERM
 
 Verbs = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it
 
@@ -96,6 +98,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     throughput.add_argument("--quick", action="store_true", help="fewer rounds, shorter streams: a first impression")
     cost = _add(benches, "journal", "what it costs to store every token before it leaves", _JOURNAL, _journal)
     cost.add_argument("--rounds", type=_count, metavar="N", help="rounds of both kinds of stream (default: 5)")
+    loaded = _add(benches, "load", "who gets what when more is asked than the node can do", bench_load.ABOUT, _load)
+    bench_load.add_arguments(loaded)
     endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
     endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
     paced = _add(benches, "pacing", "what the playout buffer and the pacer do on a bad link", _PACING, _pacing)
@@ -106,11 +110,22 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one benchmark and print its report; 1 if a target was missed."""
+    """Run one benchmark and print its report; 1 if a target was missed, 143 if it was ended by a signal."""
     settings, changes = _settings(args)
-    report: Report = asyncio.run(args.measure(args, settings, changes))
+    try:
+        report = asyncio.run(_unless_ended(args.measure(args, settings, changes)))
+    except asyncio.CancelledError:
+        return _ENDED
     print(json.dumps(as_json(report), indent=2) if args.json else table(report))
     return 1 if report.missed else 0
+
+
+async def _unless_ended(measuring: Coroutine[Any, Any, Report]) -> Report:
+    """The report; SIGTERM and SIGHUP unwind what measures, so that no node of ours is left behind."""
+    task = asyncio.ensure_future(measuring)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    return await task
 
 
 def _add(
@@ -190,6 +205,11 @@ async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]
     return Report("outpost bench soak", tuple(figures), (*_conditions(settings), slots))
 
 
+async def _load(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    found, facts = await bench_load.measure(args, settings, changes)
+    return Report("outpost bench load", found, (*_conditions(settings), *facts))
+
+
 async def _pacing(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
     trace = pacing.drawn_trace() if args.trace is None else pacing.read_trace(args.trace)
     source = "delays drawn at random" if args.trace is None else f"delays of {args.trace.name}"
@@ -205,28 +225,6 @@ async def _slow_reader(args: argparse.Namespace, settings: Settings, changes: li
         steps.total = beside.runs
         await beside.run()
     return Report("outpost bench slow-reader", tuple(slow_reader.figures(beside.rounds)), _conditions(settings))
-
-
-class Steps:
-    """How far a benchmark is, on stderr: a line a step, or one every ten seconds where the steps are seconds."""
-
-    def __init__(self, unit: str, total: int = 0) -> None:
-        self.total, self._unit, self._done = total, unit, 0
-
-    def next(self, label: str) -> None:
-        """The next measurement begins."""
-        self._done += 1
-        self._show(label)
-
-    def reach(self, seconds: float, label: str) -> None:
-        """So many seconds have passed."""
-        if seconds >= self._done + _LINE_EVERY_S and seconds < self.total:
-            self._done = round(seconds)
-            self._show(label)
-
-    def _show(self, label: str) -> None:
-        width = len(str(self.total))
-        print(f"[{self._done:{width}} of {self.total} {self._unit}]  {label}", file=sys.stderr, flush=True)
 
 
 def _conditions(settings: Settings) -> tuple[str, ...]:

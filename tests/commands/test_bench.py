@@ -3,8 +3,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from node import cli
@@ -97,15 +103,32 @@ def test_help_says_what_is_measured(name: str, promise: str, capsys: pytest.Capt
     assert promise in capsys.readouterr().out
 
 
-def test_steps_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = bench.Steps("measurements", 12)
-    steps.next("bare loop")
-    steps.next("node")
-    assert capsys.readouterr().err == "[ 1 of 12 measurements]  bare loop\n[ 2 of 12 measurements]  node\n"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_node_behind(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "node", "bench", "soak", "--minutes", "5", "--set", "engine.kind=echo"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            node = wait_for(lambda: [child for child in psutil.Process(process.pid).children() if serves(child)])[0]
+            process.send_signal(number)
+            assert process.wait(30) == 128 + signal.SIGTERM
+            assert process.stderr is not None
+            assert b"Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+    left = node.is_running()
+    if left:
+        node.kill()
+    assert not left
 
 
-def test_seconds_are_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = bench.Steps("s", 30)
-    for second in range(35):
-        steps.reach(second + 0.2, "fine")
-    assert capsys.readouterr().err == "[10 of 30 s]  fine\n[20 of 30 s]  fine\n"
+def serves(process: psutil.Process) -> bool:
+    return "serve" in process.cmdline() and bool(process.net_connections("tcp"))
+
+
+def wait_for(look: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("no node was started")
