@@ -177,6 +177,15 @@ class Client:
             raise ClientError(f"What answers at {self._url} is not a node.") from error
         return Health(response.status == 200, response.status, said)
 
+    async def status(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the node says of itself, a section a part; raises ClientError when what answers is not a node."""
+        async with self._http.request("GET", "/v1/status") as response:
+            body = await read(response)
+        try:
+            return msgspec.json.decode(body, type=dict[str, dict[str, Any]])
+        except msgspec.DecodeError as error:
+            raise ClientError(f"What answers at {self._url} is not a node.") from error
+
     @property
     def _short_silence_s(self) -> float:
         return min(self._silence_s, self._patience.silence_s)

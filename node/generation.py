@@ -213,3 +213,6 @@ class Service(Protocol):
     def draining(self) -> bool: ...
 
     def load(self) -> Load: ...
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        """What each part of the node says of itself, a section a part; plain values, seconds and bytes."""

@@ -15,17 +15,18 @@ import ssl
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
 from node.admission.gate import Gate
-from node.admission.rules import Rules
+from node.admission.policy import rules
 from node.engine.base import open_engine
 from node.engine.worker import Worker
 from node.errors import EngineFailed, SettingsError
 from node.generation import Failed, Load, Model, Request, Sampling, TokenSource
-from node.machine.memory import memory
+from node.machine.cpu import usable_cores
+from node.machine.memory import memory, resident
 from node.models import gguf
 from node.models.weights import locate
 from node.server.app import STREAMS, create_app
@@ -50,6 +51,7 @@ class Node:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._rules = rules(settings.queue)
         self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights))
         self._gate: Gate | None = None
         self._runner: web.AppRunner | None = None
@@ -74,6 +76,18 @@ class Node:
         free = memory().available
         return Load(self._gate.running, self._gate.waiting, engine.kv_used, engine.kv_total, free)
 
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        """A section a part; whoever joins another part adds its section here."""
+        assert self._gate is not None, "the node was not started"
+        info, engine, machine = self.model.info, self._worker.load, memory()
+        return {
+            "model": {"id": info.id, "engine": info.engine, "context": info.context},
+            "queue": self._gate.status(),
+            "kv": {"used": engine.kv_used, "total": engine.kv_total},
+            "memory": {"resident_bytes": resident(), "free_bytes": machine.available, "most_bytes": machine.most},
+            "cpu": {"threads": self._settings.engine.threads or usable_cores()},
+        }
+
     async def start(self) -> None:
         """Load the model, open the port, decode a first token; raises OperatorError."""
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -81,8 +95,8 @@ class Node:
         await self._open_store()
         await self._worker.start()
         self.model = self._worker.model
-        slots = self.model.info.slots
-        self.source = self._gate = Gate(self._worker, slots, Rules(max_waiting=self._settings.queue.max_waiting))
+        info = self.model.info
+        self.source = self._gate = Gate(self._worker, info.slots, self._rules, info.parked)
         try:
             await self._listen(tls)
             await self._decode_one_token()

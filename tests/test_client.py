@@ -299,6 +299,26 @@ async def test_a_body_over_its_limit_is_not_read_to_the_end() -> None:
             await client.models()
 
 
+async def test_status() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        assert request.path == "/v1/status"
+        return web.json_response({"queue": {"running": 1}})
+
+    async with serving(handler) as url, Client(url) as client:
+        assert await client.status() == {"queue": {"running": 1}}
+    for body in ("[]", '{"queue": 1}', "no"):
+        async with serving(script_body(body)) as url, Client(url) as client:
+            with pytest.raises(ClientError, match="not a node"):
+                await client.status()
+
+
+def script_body(body: str) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=body)
+
+    return handler
+
+
 async def test_health() -> None:
     async with serving(refuse(200, {"status": "ready"})) as url, Client(url) as client:
         health = await client.health()

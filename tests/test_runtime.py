@@ -41,6 +41,11 @@ async def test_a_started_node_answers_and_is_ready(echo_node: Node) -> None:
     assert (await get(f"{echo_node.url}/health/ready"))[0] == 200
     assert service.load().running == 0
     assert service.load().kv_total > 0
+    status = service.status()
+    assert set(status) >= {"model", "queue", "kv", "memory", "cpu"}
+    assert status["model"]["engine"] == "echo"
+    assert status["queue"]["levels"]["standard"]["admitted"] == 2, "the question, and the first token of all"
+    assert status["memory"]["resident_bytes"] > 1 << 20
 
 
 async def test_ready_only_after_a_token_was_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,29 +5,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from node.admission.queue import AdmissionQueue
 from node.admission.rules import Rules
+from node.admission.score import LEVELS
+from node.admission.sensors import Fate, Sensors
 from node.errors import Expired, NodeError, Unavailable
-from node.generation import Embedded, Event, Failed, Finished, Request, Sink, TokenSource
+from node.generation import Caller, Embedded, Event, Failed, Finished, Request, Sink, Token, TokenSource
 
 log = logging.getLogger(__name__)
+
+WarmShare = Callable[[tuple[int, ...], Caller], float]  # what part of a prompt is warm on this node for this caller
+
+
+def nothing_warm(prompt: tuple[int, ...], caller: Caller) -> float:
+    """A node that keeps no prefixes."""
+    return 0.0
 
 
 class Gate:
     """Admits requests to `source`, `slots` at a time, as `rules` say. Belongs to the event loop's thread.
 
-    `max_parked` more may have begun and be held by the source, without a slot.
+    `max_parked` more may have begun and be held by the source, without a slot. `sensors` know what requests feel.
     """
 
-    def __init__(self, source: TokenSource, slots: int, rules: Rules, max_parked: int = 0) -> None:
+    def __init__(
+        self,
+        source: TokenSource,
+        slots: int,
+        rules: Rules,
+        max_parked: int = 0,
+        warm_share: WarmShare = nothing_warm,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._source = source
         self._queue = AdmissionQueue(slots, rules, max_parked)
+        self._warm_share = warm_share
+        self._clock = clock
         self._held: dict[str, tuple[Request, Sink]] = {}
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self.sensors = Sensors()
 
     @property
     def running(self) -> int:
@@ -45,7 +67,13 @@ class Gate:
         """Run or queue `request`; raises Overloaded when there is no room for it and Unavailable once closed."""
         if self._closed:
             raise Unavailable("This node is shutting down.", retry_after=5)
-        self._queue.offer(request, time.monotonic())
+        now = self._clock()
+        try:
+            self._queue.offer(request, now, self._warm_share(request.prompt, request.caller))
+        except NodeError:
+            self.sensors.refused(request.level)
+            raise
+        self.sensors.admitted(request.id, request.level, now)
         self._held[request.id] = (request, sink)
         self._idle.clear()
         self._act(newcomer=request.id)
@@ -55,6 +83,7 @@ class Gate:
         if not self._queue.remove(request_id):
             self._source.cancel(request_id)
             return
+        self.sensors.ended(request_id, "cancelled")
         request, sink = self._held.pop(request_id)
         self._tell(sink, Finished("cancelled", len(request.prompt), 0))
         self._arm()
@@ -73,21 +102,46 @@ class Gate:
         """Wait until nothing runs or waits."""
         await self._idle.wait()
 
+    def status(self) -> Mapping[str, Any]:
+        """Who runs and who waits, and by level what they felt in the last minute."""
+        queue, now = self._queue, self._clock()
+        levels = {}
+        for level in LEVELS:
+            felt = self.sensors.levels[level]
+            levels[level] = {
+                "waiting": queue.waiting_at(level),
+                "expected_wait_s": queue.predicted_wait_s(level),
+                "wait_p95_s": felt.wait.percentile(0.95, now),
+                "ttft_p50_s": felt.ttft.percentile(0.5, now),
+                "ttft_p95_s": felt.ttft.percentile(0.95, now),
+                "gap_p50_s": felt.gap.percentile(0.5, now),
+                "gap_p95_s": felt.gap.percentile(0.95, now),
+                **{fate: felt.fates[fate] for fate in ("admitted", "refused", "expired", "parked")},
+            }
+        return {
+            **{"slots": queue.slots, "limit": queue.limit},
+            **{"running": queue.running, "parked": queue.parked, "waiting": queue.waiting},
+            **{"waiting_bytes": queue.waiting_bytes, "slot_held_s": queue.service.mean_s},
+            "levels": levels,
+        }
+
     def _act(self, newcomer: str | None = None) -> None:
         """Do what the queue decides, until nothing is left to do; what `newcomer` meets is raised."""
         refusal: NodeError | None = None
         while True:
-            decision = self._queue.decide(time.monotonic())
+            decision = self._queue.decide(self._clock())
             for request_id in decision.expire:
+                self.sensors.ended(request_id, "expired")
                 request, sink = self._held.pop(request_id)
                 self._tell(sink, Failed(_expired(request)))
             for request_id in decision.park:
+                self.sensors.parked(request_id)
                 self._source.hold(request_id, True)
             for request_id in decision.resume:
                 self._source.hold(request_id, False)
             refused = [(id, error) for id in decision.start if (error := self._start(id)) is not None]
             for request_id, error in refused:
-                self._queue.release(request_id, time.monotonic())
+                self._over(request_id, "failed")
                 _, sink = self._held.pop(request_id)
                 if request_id == newcomer:
                     refusal = error
@@ -105,8 +159,10 @@ class Gate:
         request, sink = self._held[request_id]
 
         def forward(event: Event) -> None:
-            if isinstance(event, Finished | Embedded | Failed):
-                self._queue.release(request_id, time.monotonic())
+            if isinstance(event, Token):
+                self.sensors.token(request_id, self._clock())
+            elif isinstance(event, Finished | Embedded | Failed):
+                self._over(request_id, _fate(event))
                 self._act()
             sink(event)
 
@@ -115,8 +171,14 @@ class Gate:
         except NodeError as error:
             log.warning("a request could not start", extra={"request_id": request_id})
             return error
+        self.sensors.started(request_id, self._clock())
         del self._held[request_id]
         return None
+
+    def _over(self, request_id: str, fate: Fate) -> None:
+        """One that had begun has ended; its slot is free."""
+        self._queue.release(request_id, self._clock())
+        self.sensors.ended(request_id, fate)
 
     def _tell(self, sink: Sink, event: Event) -> None:
         """Not from inside this call: a sink may be the caller."""
@@ -127,12 +189,18 @@ class Gate:
         if self._timer is not None:
             self._timer.cancel()
         at = self._queue.next_at
-        delay = None if at is None else max(0.0, at - time.monotonic())
+        delay = None if at is None else max(0.0, at - self._clock())
         self._timer = None if delay is None else asyncio.get_running_loop().call_later(delay, self._act)
 
     def _note_idle(self) -> None:
         if not (self._queue.running or self._queue.waiting or self._queue.parked):
             self._idle.set()
+
+
+def _fate(end: Finished | Embedded | Failed) -> Fate:
+    if isinstance(end, Failed):
+        return "failed"
+    return "cancelled" if isinstance(end, Finished) and end.reason == "cancelled" else "finished"
 
 
 def _expired(request: Request) -> Expired:

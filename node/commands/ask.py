@@ -9,30 +9,20 @@ import json
 import math
 import os
 import select
-import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TextIO
 
-from node import layers
-from node.client import Client, ClientError, Done, TextRewind, tls_of, url_of
+from node.client import Client, ClientError, Done, TextRewind
+from node.commands.target import Target, add_target, target
 from node.errors import OperatorError, Unavailable
 
 _MAX_STDIN_BYTES = 16 << 20
 _NOTICE_S = 2.0
 # C0 and C1 controls and DEL, except newline and tab: what a model writes must not drive the terminal that shows it.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Which node to ask."""
-
-    url: str
-    api_key: str | None
-    tls: ssl.SSLContext | None
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,8 +35,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "outpost ask --stream chatcmpl-… --from 120",
     )
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; words are joined with spaces")
-    parser.add_argument("--url", help="address of the node (default: the one that the settings describe)")
-    parser.add_argument("--api-key", metavar="KEY", help="bearer key (default: server.api_keys, for the own node only)")
+    add_target(parser)
     parser.add_argument("--system", metavar="TEXT", help="instructions that stand before the question")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer, in tokens")
     parser.add_argument("--temperature", type=_finite, metavar="T", help="0 always takes the likeliest token")
@@ -70,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     screen = Screen(sys.stdout, collect=args.json)
     try:
-        done = asyncio.run(_ask(_target(args.url, args.api_key), _messages(args.system, prompt), args, screen))
+        done = asyncio.run(_ask(target(args.url, args.api_key), _messages(args.system, prompt), args, screen))
         if args.json:
             print(json.dumps(_summary(screen.collected, done), ensure_ascii=screen.is_terminal), flush=True)
     except KeyboardInterrupt:
@@ -177,17 +166,6 @@ def _misuse(args: argparse.Namespace, prompt: str) -> str | None:
     if not args.stream and not prompt:
         return "there is no prompt.\n  Write one after `ask`, or pipe one in."
     return None
-
-
-def _target(url: str | None, api_key: str | None) -> Target:
-    """The node to ask; the settings' key and certificate are for the settings' own address only."""
-    server = layers.load().server
-    own = url_of(server)
-    if url is not None and url.rstrip("/").removesuffix("/v1") != own:
-        return Target(url, api_key, None)
-    if server.port == 0:
-        raise OperatorError("server.port is 0, so the node's port is not known here.", hint="Name it with --url.")
-    return Target(own, api_key or next(iter(server.api_keys), None), tls_of(server))
 
 
 def _messages(system: str | None, prompt: str) -> list[dict[str, str]]:

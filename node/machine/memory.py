@@ -41,6 +41,11 @@ def memory(root: Path = ROOT) -> Memory:
     return Memory(total, free, limit if total is None or limit is None or limit < total else None)
 
 
+def resident(root: Path = ROOT) -> int | None:
+    """Bytes of this process that are in memory now."""
+    return _kibibytes(fields(root / "proc/self/status").get("VmRSS"))
+
+
 def _in_use(folder: Path) -> int:
     """Bytes that a control group holds and cannot drop; cached files that nobody used lately can go."""
     used = number(text(folder / "memory.current") or text(folder / "memory.usage_in_bytes")) or 0

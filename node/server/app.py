@@ -17,7 +17,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from node import log
+from node import __version__, log
 from node.generation import Service
 from node.server.answer import ARRIVED, Answerer
 from node.server.boundary import map_errors
@@ -27,7 +27,7 @@ from node.server.chat import Completions
 from node.server.embeddings import Embeddings
 from node.server.guard import Identity, check_keys, cors_headers
 from node.server.meter import CLIENT_GONE, Meter
-from node.server.ops import add_health, add_metrics
+from node.server.ops import add_health, add_metrics, add_status
 from node.server.page import add_page
 from node.server.sse import STREAM
 from node.server.streams import Streams
@@ -63,6 +63,7 @@ def create_app(settings: Settings, service: Service, store: StreamStore | None =
     add_health(app, service)
     open_resources.update(app.router.resources())  # what has been added so far asks for no key
     add_metrics(app, meter)
+    add_status(app, service, __version__)
     callers = Callers(secrets.token_bytes(32), Grant(level=settings.queue.default_level))
     identity = Identity(settings.server.api_keys, callers)
     answerer = Answerer(settings, service, meter, store, identity)

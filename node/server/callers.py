@@ -10,17 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 
+from node.admission.score import LEVELS
 from node.errors import InvalidRequest, Unsupported
 from node.generation import Caller, Level, Request
 
 PRIORITY: Final = "Outpost-Priority"
 TTL: Final = "Outpost-TTL"
 SESSION: Final = "Outpost-Session"
-LEVELS: Final[tuple[Level, ...]] = get_args(Level)  # the most urgent first
 MOST_TTL_S: Final = 7 * 86_400.0
 _TIERS: Final[Mapping[str, Level | None]] = {
     **{"auto": None, "default": None},
@@ -140,6 +140,6 @@ def _number(text: str) -> float:
 
 
 def _ttl(seconds: float, param: str) -> float:
-    if not 0 <= seconds <= MOST_TTL_S:
-        raise InvalidRequest(f"`{param}` must be a number of seconds from 0 to {MOST_TTL_S:.0f}.", param=param)
+    if not 0 < seconds <= MOST_TTL_S:
+        raise InvalidRequest(f"`{param}` must be more than 0 and at most {MOST_TTL_S:.0f} seconds.", param=param)
     return seconds

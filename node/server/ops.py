@@ -1,6 +1,8 @@
-"""What operators and their tools ask: is it alive, is it ready, how busy is it."""
+"""What operators and their tools ask: is it alive, is it ready, how busy is it, how does it do."""
 
 from __future__ import annotations
+
+import time
 
 from aiohttp import web
 
@@ -16,14 +18,22 @@ def add_health(app: web.Application, service: Service) -> None:
         return json_response(replies.encode({"status": "alive"}))
 
     async def ready(request: web.Request) -> web.Response:
-        if service.draining:
-            return json_response(replies.encode({"status": "draining"}), 503)
-        if not service.ready:
-            return json_response(replies.encode({"status": "starting"}), 503)
-        return json_response(replies.encode({"status": "ready"}))
+        state = _state(service)
+        return json_response(replies.encode({"status": state}), 200 if state == "ready" else 503)
 
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
+
+
+def add_status(app: web.Application, service: Service, version: str) -> None:
+    """Add /v1/status: everything that `outpost status` shows."""
+    born = time.monotonic()
+
+    async def status(request: web.Request) -> web.Response:
+        node = {"state": _state(service), "version": version, "uptime_s": round(time.monotonic() - born, 1)}
+        return json_response(replies.encode({"node": node, **service.status()}))
+
+    app.router.add_get("/v1/status", status)
 
 
 def add_metrics(app: web.Application, figures: meter.Meter) -> None:
@@ -33,3 +43,9 @@ def add_metrics(app: web.Application, figures: meter.Meter) -> None:
         return web.Response(body=figures.exposition(), headers={"Content-Type": meter.CONTENT_TYPE})
 
     app.router.add_get("/metrics", metrics)
+
+
+def _state(service: Service) -> str:
+    if service.draining:
+        return "draining"
+    return "ready" if service.ready else "starting"

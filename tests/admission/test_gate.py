@@ -152,3 +152,64 @@ async def test_a_newcomer_that_the_source_refuses_hears_it_at_once_and_leaves_no
         gate.submit(request("a"), lambda event: None)
     assert (gate.running, gate.waiting) == (0, 0)
     await gate.drained()
+
+
+class Clock:
+    """Time that a test turns forward."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_the_status_tells_what_each_level_felt() -> None:
+    source, clock = HandSource(), Clock()
+    gate = Gate(source, 1, Rules(max_waiting=2), 1, clock=clock)
+    gate.submit(request("low", "background"), lambda event: None)
+    gate.submit(request("low2", "background"), lambda event: None)
+    with pytest.raises(Overloaded):
+        gate.submit(request("low3", "background"), lambda event: None)
+    clock.now += 1
+    source.emit("low", Token(1, b"x"))
+    gate.submit(request("high", "critical"), lambda event: None)
+    for _ in range(3):
+        clock.now += 0.5
+        source.emit("high", Token(1, b"x"))
+    status = gate.status()
+    assert (status["slots"], status["running"], status["parked"], status["waiting"]) == (1, 1, 1, 1)
+    critical, background = status["levels"]["critical"], status["levels"]["background"]
+    felt = [critical[name] for name in ("wait_p95_s", "ttft_p95_s", "gap_p50_s")]
+    assert felt == pytest.approx([0.001, 0.5, 0.5], rel=0.11)
+    assert (background["waiting"], background["refused"], background["parked"], background["admitted"]) == (1, 1, 1, 2)
+    assert background["ttft_p50_s"] == pytest.approx(1, rel=0.11)
+    assert background["gap_p50_s"] is None, "the time without a slot is no gap"
+    clock.now += 61
+    assert gate.status()["levels"]["critical"]["ttft_p95_s"] is None, "that was more than a minute ago"
+
+
+async def test_what_is_warm_here_goes_first_within_its_level() -> None:
+    source = HandSource()
+    warm = {(1,): 0.0, (2,): 1.0}
+    gate = Gate(source, 1, Rules(), 0, lambda prompt, caller: warm[prompt], Clock())
+    gate.submit(request("running"), lambda event: None)
+    gate.submit(request("cold"), lambda event: None)
+    gate.submit(Request("warm", (2,), 5), lambda event: None)
+    source.finish("running")
+    source.finish("warm")
+    assert list(source.sinks) == ["running", "warm", "cold"]
+
+
+async def test_every_fate_is_counted_once() -> None:
+    gate, source = make()
+    for id in ("a", "b", "c"):
+        gate.submit(request(id), lambda event: None)
+    gate.cancel("c")
+    source.finish("a")
+    source.emit("b", Failed(Unavailable("gone")))
+    source.refuse = Unavailable("gone")
+    with pytest.raises(Unavailable):
+        gate.submit(request("d"), lambda event: None)
+    fates = gate.sensors.levels["standard"].fates
+    assert fates == {"admitted": 4, "cancelled": 1, "finished": 1, "failed": 2}

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from node.client import Client, ClientError, Done, Happening, Usage
 from node.commands import ask
-from node.errors import OperatorError, SettingsError
+from node.errors import OperatorError
 from tests.test_client import END, FIRST, LAST, USAGE, Handler, free_port, refuse, script, serving, text
 from tests.test_transport import KEY, WHOLE, WORDS, kit, slowly
 
@@ -349,24 +349,6 @@ def test_a_pipe_that_stays_open_is_explained(monkeypatch: pytest.MonkeyPatch, ca
     assert ask._read(Stdin()) == ""  # type: ignore[arg-type]
     os.close(reader)
     assert "until it ends" in capsys.readouterr().err
-
-
-def test_the_settings_key_is_for_the_settings_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTPOST_SERVER_API_KEYS", "s" * 16)
-    own = ask.Target("http://127.0.0.1:8080", "s" * 16, None)
-    assert ask._target(None, None) == own
-    assert ask._target("http://127.0.0.1:8080/v1", None) == own
-    assert ask._target("http://elsewhere:8080", None).api_key is None
-    assert ask._target(None, "mine").api_key == "mine"
-
-
-def test_an_unknown_port_or_setting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTPOST_SERVER_PORT", "0")
-    with pytest.raises(OperatorError, match="port is 0"):
-        ask._target(None, None)
-    monkeypatch.setenv("OUTPOST_SERVER_PROT", "1")
-    with pytest.raises(SettingsError):
-        ask._target(None, None)
 
 
 def test_figures_that_are_missing_are_left_out() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.machine.memory import Memory, memory
+from node.machine.memory import Memory, memory, resident
 from tests.support.machines import CONTAINER_V1, CONTAINER_V2, GIB, SERVER, plant
 
 
@@ -69,3 +69,10 @@ def test_this_machine() -> None:
     assert found.total
     assert found.available
     assert 0 < found.available <= found.total
+
+
+def test_what_this_process_holds(tmp_path: Path) -> None:
+    plant(tmp_path, {"proc/self/status": "Name:\tpython\nVmRSS:\t  512 kB\n"})
+    assert resident(tmp_path) == 512 * 1024
+    assert resident(tmp_path / "nowhere") is None
+    assert (resident() or 0) > 1 << 20

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node import settings
+from node.admission.score import LEVELS
 from node.errors import InvalidRequest
 from node.generation import Level, Request
-from node.server.callers import LEVELS, Asker, Asking, Callers, Grant, Wish, user_of, wish_in, wish_of
+from node.server.callers import Asker, Asking, Callers, Grant, Wish, user_of, wish_in, wish_of
 from tests.server.talk import talking
 from tests.server.wire import chat, post, refused
 from tests.support.service import scripted, serving
@@ -68,7 +69,7 @@ def test_so_in_a_header(wrong: str) -> None:
     assert caught.value.param == "Outpost-Priority"
 
 
-@pytest.mark.parametrize("wrong", [-1, -0.001, 1e9, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("wrong", [-1, -0.001, 0, 1e9, math.inf, -math.inf, math.nan])
 def test_an_absurd_time_to_live_is_refused_by_name(wrong: float) -> None:
     with pytest.raises(InvalidRequest) as caught:
         body(ttl_s=wrong)
@@ -85,7 +86,7 @@ def test_any_header_is_a_wish_or_a_refusal(text: str) -> None:
             wish = wish_in({name: text})
         except InvalidRequest:
             continue
-        assert wish.ttl_s is None or 0 <= wish.ttl_s <= 7 * 86_400
+        assert wish.ttl_s is None or 0 < wish.ttl_s <= 7 * 86_400
 
 
 def test_a_body_counts_before_the_headers_and_both_before_the_key() -> None:
@@ -97,7 +98,7 @@ def test_a_body_counts_before_the_headers_and_both_before_the_key() -> None:
     assert plain.stamp(REQUEST, Wish()).caller.tenant == "clinic"
     timed = keys.asker("key", "a", {"Outpost-TTL": "9"})
     assert timed.stamp(REQUEST, Wish()).ttl_s == 9
-    assert timed.stamp(REQUEST, Wish(ttl_s=0.0)).ttl_s == 0
+    assert timed.stamp(REQUEST, Wish(ttl_s=0.5)).ttl_s == 0.5
 
 
 @pytest.mark.parametrize(

@@ -47,3 +47,18 @@ async def test_health_asks_for_no_key_but_metrics_do() -> None:
     async with serving(service, api_keys=("a-key-of-16-letters",)) as url:
         assert (await get(f"{url}/health/ready"))[0] == 200
         assert (await get(f"{url}/metrics"))[0] == 401
+
+
+async def test_status_asks_for_a_key_and_tells_every_part() -> None:
+    service, _ = scripted()
+    async with serving(service, api_keys=("a-key-of-16-letters",)) as url:
+        assert (await get(f"{url}/v1/status"))[0] == 401
+    async with serving(service) as url:
+        status, body = await get(f"{url}/v1/status")
+        assert status == 200
+        node = body.pop("node")
+        assert body == service.status()
+        assert isinstance(node, dict)
+        assert node["state"] == "ready"
+        service.draining = True
+        assert (await get(f"{url}/v1/status"))[1]["node"]["state"] == "draining"  # type: ignore[index]

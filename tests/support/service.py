@@ -169,6 +169,9 @@ class ScriptedService:
     def load(self) -> Load:
         return Load(running=1, waiting=2, kv_used=30, kv_total=400)
 
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"model": {"id": self.model.info.id}, "kv": {"used": 30, "total": 400}}
+
 
 def scripted(*script: Step, slots: int = 2, **info: Any) -> tuple[ScriptedService, ScriptedSource]:
     """A service that answers every request with `script`; `info` changes the model's."""

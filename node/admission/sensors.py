@@ -1,0 +1,100 @@
+"""What requests feel: how long they wait for a slot and for their first token, and the gaps between tokens; pure.
+
+Figures by level are of the last half to whole minute, for people; `pace` and `wait_s` are of the last seconds, for what
+steers. Time that a request spends without its slot, because it made room or its reader lags, is no gap between tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from node.admission.latency import Recent
+from node.admission.score import LEVELS
+from node.generation import Level
+
+SHOWN_S, FELT_S = 30.0, 2.0
+
+Fate = Literal["admitted", "refused", "expired", "parked", "finished", "cancelled", "failed"]
+
+
+def _shown() -> Recent:
+    return Recent(SHOWN_S)
+
+
+@dataclass(slots=True, eq=False)
+class Felt:
+    """One level: how long its requests waited, for what, and what became of them since the node began."""
+
+    wait: Recent = field(default_factory=_shown)
+    ttft: Recent = field(default_factory=_shown)
+    gap: Recent = field(default_factory=_shown)
+    wait_lately: Recent = field(default_factory=lambda: Recent(FELT_S))
+    fates: Counter[Fate] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One request on its way. `last` is when it made its last token, None while it has no slot."""
+
+    felt: Felt
+    offered: float
+    spoke: bool = False
+    last: float | None = None
+
+
+class Sensors:
+    """Follows requests from their offer to their end. `pace` are the gaps of all of them."""
+
+    def __init__(self) -> None:
+        self.levels: dict[Level, Felt] = {level: Felt() for level in LEVELS}
+        self.pace = Recent(FELT_S)
+        self._flights: dict[str, _Flight] = {}
+        self._waiting: dict[str, _Flight] = {}  # those without a first slot, the oldest first
+
+    def wait_s(self, levels: Collection[Level], now: float) -> float | None:
+        """How long these levels wait for a slot: the p95 of who got one lately, or the longest of who waits still."""
+        felts = [self.levels[level] for level in levels]
+        waits = [wait for felt in felts if (wait := felt.wait_lately.percentile(0.95, now)) is not None]
+        oldest = next((flight for flight in self._waiting.values() if flight.felt in felts), None)
+        return max(waits if oldest is None else [*waits, now - oldest.offered], default=None)
+
+    def refused(self, level: Level) -> None:
+        """A request was not let in."""
+        self.levels[level].fates["refused"] += 1
+
+    def admitted(self, id: str, level: Level, now: float) -> None:
+        """A request waits, or runs."""
+        self._flights[id] = self._waiting[id] = _Flight(self.levels[level], now)
+        self.levels[level].fates["admitted"] += 1
+
+    def started(self, id: str, now: float) -> None:
+        """It got its first slot."""
+        flight = self._waiting.pop(id)
+        flight.felt.wait.add(now - flight.offered, now)
+        flight.felt.wait_lately.add(now - flight.offered, now)
+
+    def parked(self, id: str) -> None:
+        """It made room for another, or for its reader."""
+        if flight := self._flights.get(id):
+            flight.felt.fates["parked"] += 1
+            flight.last = None
+
+    def token(self, id: str, now: float) -> None:
+        """It made a token."""
+        flight = self._flights[id]
+        if not flight.spoke:
+            flight.spoke = True
+            flight.felt.ttft.add(now - flight.offered, now)
+        elif flight.last is not None:
+            flight.felt.gap.add(now - flight.last, now)
+            self.pace.add(now - flight.last, now)
+        flight.last = now
+
+    def ended(self, id: str, fate: Fate) -> None:
+        """It is over."""
+        self._waiting.pop(id, None)
+        if flight := self._flights.pop(id, None):
+            flight.felt.fates[fate] += 1
