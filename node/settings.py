@@ -190,7 +190,7 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("server", "max_body_bytes"): (1024, 1 << 30),
     ("server", "keepalive_s"): (0.1, 300),
     ("server", "grace_s"): (0, 3600),
-    ("engine", "slots"): (1, 96),
+    ("engine", "slots"): (1, 127),
     ("engine", "context"): (0, 1 << 20),
     ("engine", "kv_tokens"): (0, 1 << 24),
     ("engine", "batch"): (64, 8192),

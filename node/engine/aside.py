@@ -4,7 +4,7 @@ On a CPU a prompt is read well only in large batches, and a large batch would ho
 small pieces beside them, its attention costs two to four times as much. So a long prompt that arrives among streams is
 read in a context and a thread of its own, with half of the cores, in full batches; the streams go on with the other
 half. When it is read, its part of the cache is copied over, and it streams like the rest. When the streams end before,
-it gets all cores.
+it gets all cores. What is warm of it is copied there first, and only the rest comes back.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ _NAP_S = 0.02
 class Aside:
     """One prompt being read; made and asked by the engine's thread."""
 
-    def __init__(self, open_context: Callable[[int], Context], ids: npt.NDArray[np.int32]) -> None:
+    def __init__(
+        self, open_context: Callable[[int], Context], ids: npt.NDArray[np.int32], warm: int, state: bytes
+    ) -> None:
+        """`state` is that of the first `warm` tokens."""
         self._open_context = open_context
         self._ids = ids
+        self._warm, self._state = warm, state
         self._wanted = True
         self._go = threading.Event()
         self._go.set()
@@ -55,7 +59,7 @@ class Aside:
         self._ended.wait(seconds)
 
     def take(self) -> bytes | None:
-        """What the cache holds of the prompt; None when it could not be read here."""
+        """The state of what was read; None when it could not be read here."""
         return self._data
 
     @property
@@ -97,14 +101,16 @@ class Aside:
             self._ended.set()
 
     def _read(self, context: Context) -> None:
+        if self._warm:
+            context.give(0, self._state)
         chunk = min(CHUNK, context.batch)
-        for start in range(0, len(self._ids), chunk):
+        for start in range(self._warm, len(self._ids), chunk):
             self._go.wait()
             if not self._wanted:
                 return
             context.use_threads(self.threads)
             context.decode([Part(0, start, self._ids[start : start + chunk], False)])
-        self._data = context.take_out(0)
+        self._data = context.take(0, self._warm, len(self._ids))
 
 
 class SideReader:
@@ -168,8 +174,8 @@ class SideReader:
         self._reading = None
 
     def _worth(self, sequence: Running) -> bool:
-        new = sequence.cached == 0 and sequence.request.kind == "generate"
-        return new and sequence.pending > LEAST and sequence.request.id not in self._refused
+        new = sequence.cached == sequence.warm and sequence.request.kind == "generate"
+        return new and not sequence.waiting and sequence.pending > LEAST and sequence.request.id not in self._refused
 
     def _begin(self, sequences: Iterable[Running]) -> list[Running]:
         """Begin with the oldest that fits the cache beside what is there, so that it can be taken up."""
@@ -178,8 +184,9 @@ class SideReader:
             if sequence.aside and sequence.pending <= free:
                 if self._reading:
                     self._abandon(self._reading[0])
-                ids = sequence.tokens[: sequence.length - 1]
-                self._reading = (Aside(self._open, ids), sequence)
+                warm = sequence.warm
+                state = self._decoder.context.take(sequence.slot, 0, warm) if warm else b""
+                self._reading = (Aside(self._open, sequence.tokens[: sequence.length - 1], warm, state), sequence)
                 return [sequence]
         return []
 
@@ -193,7 +200,7 @@ class SideReader:
         try:
             if data is None:
                 raise CacheFull
-            self._decoder.context.put_in(sequence.slot, data)
+            self._decoder.context.give(sequence.slot, data)
         except CacheFull:
             self._refused.add(sequence.request.id)  # it is read in the steps then
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from node.engine.blocks import BlockStore, Ids
 from node.generation import Event, Model, Request
 from node.settings import Engine as EngineSettings
 
@@ -18,14 +19,28 @@ class EngineLoad(NamedTuple):
     kv_total: int
 
 
+class Warming(Protocol):
+    """What an engine does with the warm prefixes in its store besides beginning requests with them."""
+
+    def read(self, tenant: str, ids: Ids) -> int:
+        """Read a bounded next piece of `ids` into the store, while no request runs; gives how many are there then."""
+
+    def export(self, tenant: str, ids: Ids) -> tuple[bytes, ...] | None:
+        """The states of the blocks of `ids`, for a disk; None unless all of it is in the store."""
+
+
 class Engine(Protocol):
     """Runs many requests at once, one step at a time. Owned by one thread: only `model` may be used from others.
 
     Up to `model.info.slots` requests run, and up to `model.info.parked` more may be held beside them. Whoever adds and
     holds keeps count: a held request has left its slot to others, and needs a free one to go on.
+
+    It begins requests with what its store has of their prompts, and leaves there what it read. `warm` is None where it
+    cannot, or has no store.
     """
 
     model: Model
+    warm: Warming | None
 
     @property
     def load(self) -> EngineLoad:
@@ -58,13 +73,13 @@ class Engine(Protocol):
         """Free the model. Nothing may be called afterwards."""
 
 
-def open_engine(settings: EngineSettings, name: str, weights: Path | None) -> Engine:
+def open_engine(settings: EngineSettings, name: str, weights: Path | None, store: BlockStore | None = None) -> Engine:
     """Load an engine with its model; slow, and raises ModelFileError. `weights` is not needed by `echo`."""
     if settings.kind == "echo":
         from node.engine.echo import EchoEngine
 
-        return EchoEngine(settings, name)
+        return EchoEngine(settings, name, store)
     from node.engine.llama import LlamaEngine
 
     assert weights is not None, "the llama engine needs a file"
-    return LlamaEngine(settings, name, weights)
+    return LlamaEngine(settings, name, weights, store)

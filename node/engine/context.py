@@ -1,6 +1,9 @@
 """A llama.cpp context behind few verbs: decode a batch, read logits and states, move and forget sequences.
 
 One unified KV cache holds all of a context's sequences, so that they share its cells and one decode call serves them.
+
+llama.cpp moves the state of whole sequences only. But a sequence may hold any positions, so that a part of one is moved
+by way of a sequence that nothing runs in: what a longer prefix adds to a shorter one can be stored by itself.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from node.engine import seats
 from node.engine.library import llama
 from node.errors import EngineFailed
 
@@ -63,7 +67,9 @@ class Context:
         self._llama = llama()
         self._handle = _open(self._llama, model, shape)
         self._memory = self._llama.llama_get_memory(self._handle)
-        self._batch = _Batch(self._llama, shape.sequences, shape.batch)
+        self._batch = _Batch(self._llama, shape.sequences + seats.SPARE, shape.batch)
+        self.spare_slot, self._passage = range(shape.sequences, shape.sequences + seats.SPARE)
+        self._buffer = (ctypes.c_uint8 * 0)()
         self._reads_states = False
         self.cells: int = self._llama.llama_n_ctx(self._handle)  # llama.cpp rounds up
         self.vocabulary_size: int = self._llama.llama_vocab_n_tokens(self._llama.llama_model_get_vocab(model))
@@ -106,19 +112,34 @@ class Context:
         """llama.cpp's pointer, for samplers."""
         return self._handle
 
-    def take_out(self, slot: int) -> bytes:
-        """A copy of all that the cache holds of one sequence."""
-        size = self._llama.llama_state_seq_get_size(self._handle, slot)
-        buffer = (ctypes.c_uint8 * size)()
-        written = self._llama.llama_state_seq_get_data(self._handle, buffer, size, slot)
-        return bytes(memoryview(buffer)[:written])
+    def take(self, slot: int, start: int, end: int) -> bytes:
+        """A copy of what the cache holds of a sequence's tokens from `start` up to `end`."""
+        self._llama.llama_memory_seq_cp(self._memory, slot, self._passage, start, end)
+        try:
+            size = self._llama.llama_state_seq_get_size(self._handle, self._passage)
+            if size > len(self._buffer):  # kept, because the pages of a new one cost more than the copy
+                self._buffer = (ctypes.c_uint8 * size)()
+            if not self._llama.llama_state_seq_get_data(self._handle, self._buffer, size, self._passage):
+                raise EngineFailed("llama.cpp could not copy a sequence's state.")
+        finally:
+            self.forget(self._passage)
+        return bytes(memoryview(self._buffer)[:size])
 
-    def put_in(self, slot: int, data: bytes) -> None:
-        """Give a sequence what another context took out; raises CacheFull where there is no room."""
-        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-        if self._llama.llama_state_seq_set_data(self._handle, buffer, len(data), slot) == 0:
-            self.forget(slot)
+    def give(self, slot: int, data: bytes) -> None:
+        """Give a sequence tokens that `take` took, at their old positions; raises CacheFull where there is no room."""
+        pointer = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
+        if self._llama.llama_state_seq_set_data(self._handle, pointer, len(data), self._passage) == 0:
             raise CacheFull
+        self._llama.llama_memory_seq_cp(self._memory, self._passage, slot, -1, -1)
+        self.forget(self._passage)
+
+    def share(self, source: int, slot: int, tokens: int) -> None:
+        """Let `slot` begin with the first `tokens` of `source`, in the same cells."""
+        self._llama.llama_memory_seq_cp(self._memory, source, slot, 0, tokens)
+
+    def trim(self, slot: int, tokens: int) -> None:
+        """Free the cells of a sequence after its first `tokens`."""
+        self._llama.llama_memory_seq_rm(self._memory, slot, tokens, -1)
 
     def forget(self, slot: int) -> None:
         """Free all cells of one sequence."""
@@ -139,8 +160,9 @@ def _open(library: Any, model: Any, shape: Shape) -> Any:
     params = library.llama_context_default_params()
     params.n_ctx = shape.cells
     params.n_batch, params.n_ubatch = shape.batch, shape.ubatch
-    params.n_seq_max = shape.sequences
-    params.n_outputs_max = shape.outputs  # the default reserves logits for every token of a batch
+    params.n_seq_max = shape.sequences + seats.SPARE
+    # The default reserves logits for every token of a batch; llama.cpp wants at least one a sequence.
+    params.n_outputs_max = max(shape.outputs, params.n_seq_max)
     params.n_threads = params.n_threads_batch = shape.threads
     params.kv_unified = True
     if shape.pooled:

@@ -31,8 +31,7 @@ class Decoder:
             self.threads = settings.threads or usable_cores()
             cells = max(settings.kv_tokens, self.context_size)
             sequences = seats.sequences(settings.slots)
-            outputs = max(settings.slots + STATES, sequences)  # llama.cpp wants at least one a sequence
-            self._context = self.open_context(cells, sequences, outputs, self.threads)
+            self._context = self.open_context(cells, sequences, settings.slots + STATES, self.threads)
         except NoMemory as error:
             self.close()
             raise ModelFileError(
@@ -54,6 +53,17 @@ class Decoder:
     def offloads(self) -> bool:
         """Whether layers run on a GPU."""
         return bool(self._settings.gpu_layers and self._llama.llama_supports_gpu_offload())
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a sequence in the cache may lose its end, or share its beginning, at any token."""
+        plain = {self._llama.LLAMA_ROPE_TYPE_NONE, self._llama.LLAMA_ROPE_TYPE_NORM, self._llama.LLAMA_ROPE_TYPE_NEOX}
+        return not (
+            self._llama.llama_model_is_recurrent(self._model)
+            or self._llama.llama_model_is_hybrid(self._model)
+            or self._llama.llama_model_n_swa(self._model) > 0
+            or self._llama.llama_model_rope_type(self._model) not in plain
+        )
 
     @property
     def chat_template(self) -> str | None:

@@ -1,8 +1,8 @@
 """An engine without a model: it answers with the prompt's own text, word by word. For tests, wiring and load.
 
 It keeps the whole contract: slots, chunked prompts, cancel, limits, stop by end of text, constraints (refused), seeds
-(the answer does not depend on them), logprobs (certain), embeddings (a hash of the text). Its tokens are bytes, so that
-every kind of split character occurs.
+(the answer does not depend on them), logprobs (certain), embeddings (a hash of the text), warm prefixes (the state of
+a block is its text, and a foreign one is an error). Its tokens are bytes, so that every kind of split character occurs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from node.engine import seats
-from node.engine.base import EngineLoad
-from node.errors import Unsupported
+from node.engine.base import EngineLoad, Warming
+from node.engine.blocks import BLOCK, BlockStore, Ids, block_start
+from node.errors import EngineFailed, Unsupported
 from node.generation import (
     Constraint,
     Embedded,
@@ -63,7 +66,7 @@ class EchoEngine:
 
     CHUNK = 512
 
-    def __init__(self, settings: EngineSettings, name: str) -> None:
+    def __init__(self, settings: EngineSettings, name: str, store: BlockStore | None = None) -> None:
         context = settings.context or _CONTEXT
         slots, parked = settings.slots, seats.parked(settings.slots)
         info = ModelInfo(name, "echo", 0, context, slots, 256, _EMBEDDING_SIZE, can_chat=True, parked=parked)
@@ -74,12 +77,16 @@ class EchoEngine:
         self._done: dict[str, int] = {}  # prompt bytes read + bytes answered
         self._cancelled: deque[str] = deque()
         self._held: set[str] = set()
+        self._warm = EchoWarm(store) if store else None
+        self.warm: Warming | None = self._warm
+        self._cached: dict[str, int] = {}  # prompt bytes that need not be read, until the prompt is begun
 
     def add(self, request: Request) -> None:
         seats.need_slot(len(self._requests) - len(self._held), self._slots)
         seats.need_seat(len(self._requests), self._slots)
         self._requests[request.id] = request
-        self._done[request.id] = 0  # the prompt is read again, and what was answered with it
+        warm = self._warm.begin(request) if self._warm and request.kind == "generate" else 0
+        self._done[request.id] = self._cached[request.id] = warm  # the rest is read, and what was answered with it
 
     def cancel(self, request_id: str) -> None:
         if request_id in self._requests:
@@ -113,6 +120,7 @@ class EchoEngine:
         self._done.clear()
         self._cancelled.clear()
         self._held.clear()
+        self._cached.clear()
         return lost
 
     @property
@@ -125,14 +133,18 @@ class EchoEngine:
         self.fail_all()
 
     def _forget(self, request_id: str) -> None:
-        del self._requests[request_id], self._done[request_id]
+        request, done = self._requests.pop(request_id), self._done.pop(request_id)
+        if self._warm and request.kind == "generate":
+            self._warm.keep(request, done)
+        self._cached.pop(request_id, None)
         self._held.discard(request_id)
 
     def _advance(self, request: Request) -> list[Event]:
         """One chunk of the prompt, or one byte of the answer."""
         size = len(request.prompt)
         done = self._done[request.id]
-        events: list[Event] = [Started()] if done == 0 else []
+        cached = self._cached.pop(request.id, None)
+        events: list[Event] = [] if cached is None else [Started(cached)]
         if done < size:
             done = self._done[request.id] = min(size, done + self.CHUNK)
             if done < size:
@@ -151,6 +163,44 @@ class EchoEngine:
             self._forget(request.id)
             events.append(Finished("stop" if at_end else "length", size, answered + 1))
         return events
+
+
+class EchoWarm:
+    """The state of a block is its tokens. See `base.Warming`."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+
+    def begin(self, request: Request) -> int:
+        """How much of the prompt is warm; one byte is always left to read."""
+        ids = np.array(request.prompt[:-1], np.int32)
+        match = self._store.match(request.caller.tenant, ids)
+        if not b"".join(match.blocks).startswith(ids[: match.tokens].tobytes()):
+            raise EngineFailed("This state belongs to other tokens.")
+        return match.tokens
+
+    def keep(self, request: Request, done: int) -> None:
+        """Keep what was read, and what was answered."""
+        prompt = request.prompt
+        answer = (prompt[at % len(prompt)] for at in range(done - len(prompt)))
+        ids = np.array([*prompt[:done], *answer], np.int32)
+        for end in range(BLOCK, len(ids) + BLOCK, BLOCK):
+            self._store.put(request.caller.tenant, ids[:end], ids[end - BLOCK : end].tobytes())
+
+    def read(self, tenant: str, ids: Ids) -> int:
+        """One block at a time."""
+        known = self._store.length(tenant, ids)
+        if known == len(ids):
+            return known
+        end = min(known // BLOCK * BLOCK + BLOCK, len(ids))
+        self._store.put(tenant, ids[:end], ids[block_start(end) : end].tobytes())
+        return self._store.length(tenant, ids)
+
+    def export(self, tenant: str, ids: Ids) -> tuple[bytes, ...] | None:
+        """Cut to `ids`."""
+        if self._store.length(tenant, ids) < len(ids):
+            return None
+        return tuple(ids[at : at + BLOCK].tobytes() for at in range(0, len(ids), BLOCK))
 
 
 def _hash_vector(text: bytes) -> tuple[float, ...]:

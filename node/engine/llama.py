@@ -2,7 +2,7 @@
 
 A step is: plan (`batch`), decode (`context`), sample what got output. A sequence is its tokens, how many of them are in
 the cache, and its sampler; nothing else is state, so that a preempted sequence is simply read again. Long prompts that
-arrive among streams are read `aside`.
+arrive among streams are read `aside`; what is `warm` of a prompt is not read at all.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import numpy as np
 
 from node.engine import seats
 from node.engine.aside import SideReader
-from node.engine.base import EngineLoad
+from node.engine.base import EngineLoad, Warming
 from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
+from node.engine.blocks import BlockStore
 from node.engine.context import STATES, CacheFull, Floats, Part
 from node.engine.decoder import Decoder, closing_on_error
 from node.engine.guide import unusable
 from node.engine.model import LlamaModel
 from node.engine.running import Running
 from node.engine.sampling import Sampler
+from node.engine.warm import Warm
 from node.errors import EngineFailed
 from node.generation import (
     Embedded,
@@ -45,7 +47,7 @@ log = logging.getLogger(__name__)
 class LlamaEngine:
     """See `engine.base.Engine`."""
 
-    def __init__(self, settings: EngineSettings, name: str, weights: Path) -> None:
+    def __init__(self, settings: EngineSettings, name: str, weights: Path, store: BlockStore | None = None) -> None:
         self._settings = settings
         self._decoder = Decoder(settings, weights)
         with closing_on_error(self._decoder):
@@ -65,6 +67,9 @@ class LlamaEngine:
         self.model: Model = self._llama_model
         self._context = self._decoder.context
         self._side = SideReader(self._decoder)
+        store = store if self._decoder.can_be_cut else None
+        self._prefixes = Warm(self._context, store)
+        self.warm: Warming | None = self._prefixes if store else None
         self._costs: dict[int, StepCost] = {}  # by how many threads decode
         self._sequences: dict[str, Running] = {}  # oldest first
         self._free = list(range(settings.slots + seats.parked(settings.slots)))
@@ -96,9 +101,7 @@ class LlamaEngine:
 
     def step(self) -> list[tuple[str, Event]]:
         if self.load.active:
-            active = [s for s in self._sequences.values() if not s.held]
-            for sequence in self._side.tend(active):
-                self._start(sequence)
+            self._begin()
             plan = self._plan()
             if plan.chunks:
                 self._run(plan)
@@ -110,7 +113,7 @@ class LlamaEngine:
     def fail_all(self) -> list[str]:
         lost = list(self._sequences)
         for sequence in list(self._sequences.values()):
-            self._release(sequence)
+            self._release(sequence, keep=False)
         self._context.forget_all()
         self._events.clear()
         return lost
@@ -118,11 +121,12 @@ class LlamaEngine:
     @property
     def load(self) -> EngineLoad:
         sequences = self._sequences.values()
-        return EngineLoad(len(sequences), sum(not s.held for s in sequences), _cells(sequences), self._context.cells)
+        active, used = sum(not s.held for s in sequences), _cells(sequences)
+        return EngineLoad(len(sequences), active, used - self._prefixes.shared_cells, self._context.cells)
 
     def close(self) -> None:
         for sequence in list(self._sequences.values()):
-            self._release(sequence)
+            self._release(sequence, keep=False)
         self._side.close()
         self._decoder.close()
 
@@ -130,16 +134,30 @@ class LlamaEngine:
     def _cost(self) -> StepCost:
         return self._costs.setdefault(self._context.threads, StepCost())
 
-    def _plan(self) -> Plan:
-        """The next step, with the cells it needs made free."""
+    @property
+    def _cells(self) -> int:
+        """All cells, where those that sequences share are counted for each of them."""
+        return self._context.cells + self._prefixes.shared_cells
+
+    def _begin(self) -> None:
+        """Give new sequences what is warm of them, and what is worth it to be read aside."""
         everyone = self._sequences.values()
         # Held sequences keep their cells only as long as the others can work without them.
         needed = sum(s.length for s in everyone if not s.held)
-        while (kept := [s for s in everyone if s.held and s.cached]) and needed + _cells(kept) > self._context.cells:
+        while (kept := [s for s in everyone if s.held and s.cached]) and needed + _cells(kept) > self._cells:
             self._preempt([kept[-1].slot])
-        active = [s for s in everyone if not s.held and not s.aside]
+        active = [s for s in everyone if not s.held]
+        begun = sum(s.length for s in active if s.cached or s.aside)
+        self._prefixes.begin(active, self._cells - _cells(kept) - begun)
+        for sequence in self._side.tend(active):
+            self._start(sequence)
+
+    def _plan(self) -> Plan:
+        """The next step, with the cells it needs made free."""
+        everyone = self._sequences.values()
+        active = [s for s in everyone if not (s.held or s.aside or s.waiting)]
         rows = [Row(s.slot, s.pending, s.cached) for s in active]
-        cells = self._context.cells - _cells(kept)
+        cells = self._cells - _cells(s for s in everyone if s.held or s.aside)
         streams = sum(row.pending == 1 for row in rows)
         target = self._settings.step_ms if streams else self._settings.prefill_step_ms
         budget = self._cost.budget(streams, target / 1000)
@@ -154,8 +172,8 @@ class LlamaEngine:
         for sequence in self._sequences.values():
             if sequence.slot in slots:
                 log.info("preempted to make room in the cache", extra={"request_id": sequence.request.id})
-                self._context.forget(sequence.slot)
-                sequence.cached = 0
+                self._side.drop(sequence)  # what is read aside goes on after cells that are given up here
+                self._prefixes.leave(sequence)
                 sequence.state = None
 
     def _run(self, plan: Plan) -> None:
@@ -198,7 +216,8 @@ class LlamaEngine:
     def _start(self, sequence: Running) -> None:
         if not sequence.started:
             sequence.started = True
-            self._events.append((sequence.request.id, Started()))
+            cached = min(sequence.warm, len(sequence.request.prompt))
+            self._events.append((sequence.request.id, Started(cached)))
 
     def _sample(self, sequence: Running, index: int) -> None:
         request, vocabulary = sequence.request, self._decoder.vocabulary
@@ -237,10 +256,10 @@ class LlamaEngine:
         self._release(sequence)
         self._events.append((sequence.request.id, event))
 
-    def _release(self, sequence: Running) -> None:
+    def _release(self, sequence: Running, *, keep: bool = True) -> None:
         del self._sequences[sequence.request.id]
         self._side.drop(sequence)
-        self._context.forget(sequence.slot)
+        self._prefixes.leave(sequence, keep=keep)
         self._free.append(sequence.slot)
         if sequence.sampler:
             sequence.sampler.close()

@@ -27,6 +27,8 @@ class Running:
         "started",
         "state",
         "tokens",
+        "waiting",
+        "warm",
     )
 
     def __init__(self, request: Request, slot: int, sampler: Sampler | None, matcher: Matcher | None) -> None:
@@ -38,9 +40,11 @@ class Running:
         self.tokens: npt.NDArray[np.int32] = np.empty(len(request.prompt) + request.max_tokens, np.int32)
         self.tokens[: self.length] = (*request.prompt, *request.continued)
         self.cached = 0
+        self.warm = 0  # the first of them that need not be read
         self.generated = len(request.continued)
         self.started = False
         self.held = False
+        self.waiting = False  # an older sequence is reading what this one begins with
         self.aside = False  # being read by a thread of its own; has no part in the steps
         self.state: Floats | None = None  # sum of hidden states so far (embeddings)
 

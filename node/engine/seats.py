@@ -1,8 +1,8 @@
 """Sequence ids of the KV cache, and how they are shared out.
 
 llama.cpp numbers the sequences of a context from 0 to 255. A request keeps one for as long as it lives, also while it
-is held. Requests have the first ids: `slots` may run, and as many more may be parked beside them. The `RESTING` ids
-after those belong to no request: they are for prefixes that are kept warm.
+is held. Requests have the first ids: `slots` may run, and as many more may be parked beside them. The `SPARE` ids after
+those belong to no request: one is for reading prefixes that shall be warm, states pass through the other.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from node.errors import EngineFailed
 
 MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ
-RESTING = 64
-MOST_SLOTS = (MOST_SEQUENCES - RESTING) // 2
+SPARE = 2
+MOST_SLOTS = (MOST_SEQUENCES - SPARE) // 2
 
 
 def parked(slots: int) -> int:
@@ -20,13 +20,8 @@ def parked(slots: int) -> int:
 
 
 def sequences(slots: int) -> int:
-    """How many sequence ids a context for `slots` needs."""
-    return slots + parked(slots) + RESTING
-
-
-def resting(slots: int) -> range:
-    """The ids that belong to no request."""
-    return range(slots + parked(slots), sequences(slots))
+    """How many sequence ids the requests of `slots` need."""
+    return slots + parked(slots)
 
 
 def need_slot(running: int, slots: int) -> None:

@@ -68,7 +68,7 @@ def test_a_sequence_moves_to_another_context_and_gives_the_same_logits(
     context.forget(0)
     other = llama_engine._decoder.open_context(256, 1, 1, 1)
     other.decode([Part(0, 0, ids[:-1], False)])
-    context.put_in(2, other.take_out(0))
+    context.give(2, other.take(0, 0, len(ids) - 1))
     other.close()
     context.decode([Part(2, len(ids) - 1, ids[-1:], True)])
     got = context.logits(0).copy()
@@ -84,11 +84,48 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(llama_engine: LlamaEngi
         other.decode([Part(0, start, ids[: BATCH // 2 + 100], False)]) if start == 0 else None
     context.decode([Part(1, 0, ids[: context.cells - 100], False)])
     with pytest.raises(CacheFull):
-        context.put_in(0, other.take_out(0))
+        context.give(0, other.take(0, 0, 400))
     other.close()
     context.forget(1)
     context.decode([Part(0, 0, ids[:8], True)])
     context.forget(0)
+
+
+def test_a_sequence_in_pieces_is_the_sequence(context: Context, vocabulary: Vocabulary) -> None:
+    ids = np.array(vocabulary.encode("The river runs to the sea and the " * 4, special=False, bos=False), np.int32)
+    context.decode([Part(0, 0, ids, True)])
+    whole = context.take(0, 0, len(ids) - 1)
+    pieces = [context.take(0, start, min(start + 8, len(ids) - 1)) for start in range(0, len(ids) - 1, 8)]
+
+    def logits() -> list[float]:
+        context.decode([Part(0, len(ids) - 1, ids[-1:], True)])
+        return list(context.logits(0))
+
+    def again(*states: bytes) -> list[float]:
+        context.forget_all()
+        for state in states:
+            context.give(0, state)
+        return logits()
+
+    context.trim(0, len(ids) - 1)
+    expected = logits()
+    assert again(whole) == expected
+    assert again(*pieces) == expected
+    assert again(*pieces[:2], *pieces[2:]) == expected
+    context.forget_all()
+
+
+def test_a_shared_beginning_is_no_copy_and_outlives_its_lender(context: Context, vocabulary: Vocabulary) -> None:
+    ids = np.array(vocabulary.encode("The sky is blue and the sea is", special=False, bos=False), np.int32)
+    context.decode([Part(0, 0, ids[:-1], False)])
+    context.share(0, 1, len(ids) - 3)
+    context.forget(0)
+    context.decode([Part(1, len(ids) - 3, ids[-3:], True)])
+    shared = int(context.logits(2).argmax())
+    context.forget(1)
+    context.decode([Part(1, 0, ids, True)])
+    assert shared == int(context.logits(len(ids) - 1).argmax())
+    context.forget(1)
 
 
 def test_threads_can_change_between_steps(context: Context, vocabulary: Vocabulary) -> None:

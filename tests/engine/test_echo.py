@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from node.engine.base import open_engine
+from node.engine.blocks import BlockStore
 from node.engine.echo import EchoEngine
-from node.errors import Unsupported
-from node.generation import Constraint, Finished, Request
+from node.errors import EngineFailed, Unsupported
+from node.generation import Caller, Constraint, Finished, Request, Started
 from node.settings import Engine
 from tests.engine.conftest import run
 
@@ -50,3 +52,38 @@ def test_long_prompts_take_several_steps(engine: EchoEngine) -> None:
 def test_it_cannot_constrain(engine: EchoEngine) -> None:
     with pytest.raises(Unsupported):
         engine.model.check(Constraint("regex", "a"))
+
+
+def warm_engine() -> tuple[EchoEngine, BlockStore]:
+    store = BlockStore(1 << 20)
+    return EchoEngine(Engine(kind="echo"), "echo", store), store
+
+
+def test_what_was_read_or_answered_is_warm_the_next_time() -> None:
+    engine, _ = warm_engine()
+    prompt = tuple(b"abc" * 50)
+    first = run(engine, [Request("r", prompt, 100)])["r"]
+    again = run(engine, [Request("r", prompt, 100)])["r"]
+    assert first.events[0] == Started(0)
+    assert again.events[0] == Started(149)
+    longer = run(engine, [Request("r", prompt + tuple(first.text) + tuple(b"xyz"), 100)])["r"]
+    assert longer.events[0] == Started(250)
+    assert again.text == first.text
+
+
+def test_a_prefix_is_read_block_by_block_and_exported_without_what_follows() -> None:
+    engine, store = warm_engine()
+    assert engine.warm
+    ids = np.frombuffer(b"abcdefgh" * 20, np.uint8).astype(np.int32)
+    assert [engine.warm.read("t", ids) for _ in range(4)] == [64, 128, 160, 160]
+    assert engine.warm.export("t", ids[:100]) == (ids[:64].tobytes(), ids[64:100].tobytes())
+    assert engine.warm.export("u", ids) is None
+    assert store.length("t", ids) == 160
+
+
+def test_a_foreign_state_is_an_error() -> None:
+    engine, store = warm_engine()
+    ids = np.frombuffer(b"a" * 64, np.uint8).astype(np.int32)
+    store.put("t", ids, b"something else")
+    with pytest.raises(EngineFailed, match="other tokens"):
+        engine.add(Request("r", tuple(b"a" * 70), 5, caller=Caller(tenant="t")))

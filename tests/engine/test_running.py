@@ -11,3 +11,4 @@ def test_tokens_have_room_for_the_whole_answer_and_what_was_answered_counts() ->
     assert (running.generated, running.pending, running.cached) == (2, 5, 0)
     running.cached = 4
     assert running.pending == 1
+    assert (running.warm, running.waiting) == (0, False)

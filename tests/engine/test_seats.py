@@ -10,12 +10,9 @@ from node.settings import RANGES
 
 
 @pytest.mark.parametrize("slots", [1, 8, seats.MOST_SLOTS])
-def test_every_id_has_one_purpose(slots: int) -> None:
-    requests = range(slots + seats.parked(slots))
-    resting = seats.resting(slots)
-    assert [*requests, *resting] == list(range(seats.sequences(slots)))
-    assert len(resting) == seats.RESTING
-    assert seats.sequences(slots) <= seats.MOST_SEQUENCES
+def test_there_is_an_id_for_everyone(slots: int) -> None:
+    assert seats.sequences(slots) == slots + seats.parked(slots)
+    assert seats.sequences(slots) + seats.SPARE <= seats.MOST_SEQUENCES
 
 
 def test_settings_allow_as_many_slots_as_there_are_ids_for() -> None:
