@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from node.engine.blocks import BlockStore, Ids
+from node.engine.blocks import BlockStore, Ids, Owner
 from node.generation import Event, Model, Request
 from node.settings import Engine as EngineSettings
 
@@ -22,10 +22,10 @@ class EngineLoad(NamedTuple):
 class Warming(Protocol):
     """What an engine does with the warm prefixes in its store besides beginning requests with them."""
 
-    def read(self, tenant: str, ids: Ids) -> int:
+    def read(self, owner: Owner, ids: Ids) -> int:
         """Read a bounded next piece of `ids` into the store, while no request runs; gives how many are there then."""
 
-    def export(self, tenant: str, ids: Ids) -> tuple[bytes, ...] | None:
+    def export(self, owner: Owner, ids: Ids) -> tuple[bytes, ...] | None:
         """The states of the blocks of `ids`, for a disk; None unless all of it is in the store."""
 
 

@@ -7,8 +7,8 @@ it takes over a second.
 
 Why blocks: prefixes that begin alike store what they share once; a longer prefix adds only its new part; a prompt that
 parts from a stored one in the middle of a block takes the block and cuts it. A block is found by the tokens before it
-and its own, compared one by one (as a dictionary's keys): a hash alone never decides. Each tenant has a tree of its
-own, unless tenants share.
+and its own, compared one by one (as a dictionary's keys): a hash alone never decides. Every block has an owner: a
+tenant, who alone finds it, or None, whose blocks (templates; or all, where tenants share) everybody finds.
 
 The engine's thread and the event loop both look things up here, so a lock guards it; no call takes longer than a walk
 down one prompt.
@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ import numpy.typing as npt
 BLOCK = 64  # tokens
 
 Ids = npt.NDArray[np.int32]
+Owner = str | None
 
 
 class Match(NamedTuple):
@@ -39,13 +41,14 @@ class Match(NamedTuple):
 class _Block:
     """A node of the tree. `key` is its tokens' bytes; the state is of these tokens only, not of those before."""
 
-    __slots__ = ("children", "key", "parent", "protected", "state")
+    __slots__ = ("children", "key", "owner", "parent", "protected", "state")
 
-    def __init__(self, parent: _Block | None, key: bytes, state: bytes) -> None:
+    def __init__(self, parent: _Block | None, owner: Owner, key: bytes, state: bytes) -> None:
         self.parent = parent
+        self.owner = owner
         self.key = key
         self.state = state
-        self.children: dict[bytes, _Block] = {}
+        self.children: dict[tuple[Owner, bytes], _Block] = {}
         self.protected = False
 
     @property
@@ -58,55 +61,58 @@ class BlockStore:
 
     def __init__(self, budget: int, *, shared: bool = False) -> None:
         self.budget = budget
-        self.shared = shared
+        self._shared = shared
         self.bytes = 0
         self.evictions = 0
-        self._roots: dict[str, _Block] = {}
+        self._root = _Block(None, None, b"", b"")
         # Used last stands last, and a block is always used later than those below it: the first one is a leaf.
         self._by_use: OrderedDict[_Block, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def match(self, tenant: str, ids: Ids) -> Match:
-        """The longest prefix of `ids` that is here; counts as a use."""
+    def owner(self, tenant: str) -> Owner:
+        """Who owns what this tenant's requests leave behind."""
+        return None if self._shared else tenant
+
+    def match(self, owner: Owner, ids: Ids) -> Match:
+        """The longest prefix of `ids` that is here for `owner`; counts as a use."""
         with self._lock:
-            path, tokens = self._walk(tenant, ids)
+            path, tokens = self._walk(owner, ids)
             self._touch(path)
             return Match(tokens, tuple(block.state for block in path))
 
-    def length(self, tenant: str, ids: Ids) -> int:
+    def length(self, owner: Owner, ids: Ids) -> int:
         """How many tokens of `ids` are here; no use."""
         with self._lock:
-            return self._walk(tenant, ids)[1]
+            return self._walk(owner, ids)[1]
 
-    def put(self, tenant: str, ids: Ids, state: bytes) -> bool:
+    def put(self, owner: Owner, ids: Ids, state: bytes) -> bool:
         """Keep the state of the last block of `ids`, which need not be a whole one.
 
         False where the blocks before it are missing, or there is no room for it. At least one token.
         """
         start = block_start(len(ids))
         with self._lock:
-            path = self._whole_blocks(tenant, ids[:start])
+            path = self._whole_blocks(owner, ids[:start])
             if len(path) * BLOCK < start:
                 return False
-            parent = path[-1] if path else self._roots.setdefault(self._owner(tenant), _Block(None, b"", b""))
-            block = self._attach(parent, ids[start:].tobytes(), state)
+            block = self._attach(path[-1] if path else self._root, owner, ids[start:].tobytes(), state)
             self._touch([*path, block])
             self._shrink()
             return block in self._by_use
 
-    def protect(self, prefixes: Iterable[tuple[str, Ids]]) -> None:
+    def protect(self, prefixes: Iterable[tuple[Owner, Ids]]) -> None:
         """From now on these go last, and no others."""
         with self._lock:
             for block in self._by_use:
                 block.protected = False
-            for tenant, ids in prefixes:
-                for block in self._walk(tenant, ids)[0]:
+            for owner, ids in prefixes:
+                for block in self._walk(owner, ids)[0]:
                     block.protected = True
 
-    def drop(self, tenant: str, ids: Ids) -> None:
+    def drop(self, owner: Owner, ids: Ids) -> None:
         """Free what only this prefix needs."""
         with self._lock:
-            for block in reversed(self._walk(tenant, ids)[0]):
+            for block in reversed(self._walk(owner, ids)[0]):
                 if block.children:
                     return
                 self._detach(block)
@@ -114,45 +120,43 @@ class BlockStore:
     def clear(self) -> None:
         """Free everything."""
         with self._lock:
-            self._roots.clear()
+            self._root.children.clear()
             self._by_use.clear()
             self.bytes = 0
 
-    def _owner(self, tenant: str) -> str:
-        return "" if self.shared else tenant
+    def _child(self, parent: _Block, owner: Owner, key: bytes) -> _Block | None:
+        return parent.children.get((None, key)) or parent.children.get((owner, key))
 
-    def _whole_blocks(self, tenant: str, ids: Ids) -> list[_Block]:
+    def _whole_blocks(self, owner: Owner, ids: Ids) -> list[_Block]:
         path: list[_Block] = []
-        children = root.children if (root := self._roots.get(self._owner(tenant))) else {}
+        block: _Block | None = self._root
         for at in range(0, len(ids) - BLOCK + 1, BLOCK):
-            block = children.get(ids[at : at + BLOCK].tobytes())
+            assert block is not None
+            block = self._child(block, owner, ids[at : at + BLOCK].tobytes())
             if block is None:
                 break
             path.append(block)
-            children = block.children
         return path
 
-    def _walk(self, tenant: str, ids: Ids) -> tuple[list[_Block], int]:
+    def _walk(self, owner: Owner, ids: Ids) -> tuple[list[_Block], int]:
         """The path of blocks that `ids` begins with, and for how many tokens."""
-        path = self._whole_blocks(tenant, ids)
+        path = self._whole_blocks(owner, ids)
         tokens = len(path) * BLOCK
-        last = path[-1] if path else self._roots.get(self._owner(tenant))
         rest = ids[tokens : tokens + BLOCK]
-        best = max(last.children.values(), key=lambda child: _common(child.key, rest), default=None) if last else None
-        if best is not None and (alike := _common(best.key, rest)):
-            return [*path, best], tokens + alike
-        return path, tokens
+        mine = (block for block in (path or [self._root])[-1].children.values() if block.owner in (None, owner))
+        best, alike = max(((block, _common(block.key, rest)) for block in mine), key=itemgetter(1), default=(None, 0))
+        return ([*path, best], tokens + alike) if best and alike else (path, tokens)
 
-    def _attach(self, parent: _Block, key: bytes, state: bytes) -> _Block:
+    def _attach(self, parent: _Block, owner: Owner, key: bytes, state: bytes) -> _Block:
         """One more child; among those that begin alike the longest stands for all."""
         protected = False
         for other in list(parent.children.values()):
-            if other.key.startswith(key):
+            if other.owner in (None, owner) and other.key.startswith(key):
                 return other
-            if key.startswith(other.key):
+            if other.owner == owner and key.startswith(other.key):
                 protected |= other.protected
                 self._detach(other)
-        block = parent.children[key] = _Block(parent, key, state)
+        block = parent.children[owner, key] = _Block(parent, owner, key, state)
         block.protected = protected
         self._by_use[block] = None
         self.bytes += block.cost
@@ -160,7 +164,7 @@ class BlockStore:
 
     def _detach(self, leaf: _Block) -> None:
         assert leaf.parent is not None
-        del leaf.parent.children[leaf.key]
+        del leaf.parent.children[leaf.owner, leaf.key]
         del self._by_use[leaf]
         self.bytes -= leaf.cost
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from node.engine import seats
 from node.engine.base import EngineLoad, Warming
-from node.engine.blocks import BLOCK, BlockStore, Ids, block_start
+from node.engine.blocks import BLOCK, BlockStore, Ids, Owner, block_start
 from node.errors import EngineFailed, Unsupported
 from node.generation import (
     Constraint,
@@ -174,7 +174,7 @@ class EchoWarm:
     def begin(self, request: Request) -> int:
         """How much of the prompt is warm; one byte is always left to read."""
         ids = np.array(request.prompt[:-1], np.int32)
-        match = self._store.match(request.caller.tenant, ids)
+        match = self._store.match(self._store.owner(request.caller.tenant), ids)
         if not b"".join(match.blocks).startswith(ids[: match.tokens].tobytes()):
             raise EngineFailed("This state belongs to other tokens.")
         return match.tokens
@@ -184,21 +184,22 @@ class EchoWarm:
         prompt = request.prompt
         answer = (prompt[at % len(prompt)] for at in range(done - len(prompt)))
         ids = np.array([*prompt[:done], *answer], np.int32)
+        owner = self._store.owner(request.caller.tenant)
         for end in range(BLOCK, len(ids) + BLOCK, BLOCK):
-            self._store.put(request.caller.tenant, ids[:end], ids[end - BLOCK : end].tobytes())
+            self._store.put(owner, ids[:end], ids[end - BLOCK : end].tobytes())
 
-    def read(self, tenant: str, ids: Ids) -> int:
+    def read(self, owner: Owner, ids: Ids) -> int:
         """One block at a time."""
-        known = self._store.length(tenant, ids)
+        known = self._store.length(owner, ids)
         if known == len(ids):
             return known
         end = min(known // BLOCK * BLOCK + BLOCK, len(ids))
-        self._store.put(tenant, ids[:end], ids[block_start(end) : end].tobytes())
-        return self._store.length(tenant, ids)
+        self._store.put(owner, ids[:end], ids[block_start(end) : end].tobytes())
+        return self._store.length(owner, ids)
 
-    def export(self, tenant: str, ids: Ids) -> tuple[bytes, ...] | None:
+    def export(self, owner: Owner, ids: Ids) -> tuple[bytes, ...] | None:
         """Cut to `ids`."""
-        if self._store.length(tenant, ids) < len(ids):
+        if self._store.length(owner, ids) < len(ids):
             return None
         return tuple(ids[at : at + BLOCK].tobytes() for at in range(0, len(ids), BLOCK))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from node.engine.blocks import BLOCK, BlockStore, Ids, block_start, common_length
+from node.engine.blocks import BLOCK, BlockStore, Ids, Owner, block_start, common_length
 from node.engine.context import CacheFull, Context, Part
 from node.engine.running import Running
 from node.engine.sharing import Sharing
@@ -52,35 +52,36 @@ class Warm:
     def leave(self, sequence: Running, *, keep: bool = True) -> None:
         """The sequence gives its cells back; its state goes to host memory unless it is not to be trusted."""
         if keep and self._store is not None and sequence.request.kind == "generate":
-            self._keep(self._store, sequence.slot, sequence.request.caller.tenant, sequence.tokens[: sequence.cached])
+            owner = self._store.owner(sequence.request.caller.tenant)
+            self._keep(self._store, sequence.slot, owner, sequence.tokens[: sequence.cached])
         self._context.forget(sequence.slot)
         self._sharing.leave(sequence.slot)
         sequence.cached = sequence.warm = 0
 
-    def read(self, tenant: str, ids: Ids) -> int:
+    def read(self, owner: Owner, ids: Ids) -> int:
         """Read the next block of `ids` that is not in host memory; gives how many of its tokens are there then.
 
         Only while no request runs: one call takes as long as one block does, and leaves nothing in the cache.
         """
         if self._store is None or not len(ids) or len(ids) > self._context.cells:
             return 0
-        match = self._store.match(tenant, ids)
+        match = self._store.match(owner, ids)
         if match.tokens == len(ids):
             return match.tokens
         end = min(match.tokens // BLOCK * BLOCK + BLOCK, match.tokens + self._context.batch, len(ids))
         try:
             self._give(self._slot, match.blocks, match.tokens)
             self._context.decode([Part(self._slot, match.tokens, ids[match.tokens : end], False)])
-            self._keep(self._store, self._slot, tenant, ids[:end])
+            self._keep(self._store, self._slot, owner, ids[:end])
         finally:
             self._context.forget(self._slot)
-        return self._store.length(tenant, ids)
+        return self._store.length(owner, ids)
 
-    def export(self, tenant: str, ids: Ids) -> tuple[bytes, ...] | None:
+    def export(self, owner: Owner, ids: Ids) -> tuple[bytes, ...] | None:
         """The states of the blocks of `ids` and of nothing after it; None unless all of it is in host memory."""
         if self._store is None or not len(ids):
             return None
-        match = self._store.match(tenant, ids)
+        match = self._store.match(owner, ids)
         if match.tokens < len(ids):
             return None
         try:
@@ -92,17 +93,17 @@ class Warm:
 
     def _begin(self, store: BlockStore, sequence: Running, older: Iterable[Running]) -> bool:
         """True where it is better to wait for an older one that reads the same."""
-        ids, tenant = sequence.tokens[: sequence.length - 1], sequence.request.caller.tenant
+        ids, owner = sequence.tokens[: sequence.length - 1], store.owner(sequence.request.caller.tenant)
         lender, lent, coming = None, 0, 0
         for other in older:
-            if other.request.kind == "embed" or not (store.shared or other.request.caller.tenant == tenant):
+            if other.request.kind == "embed" or store.owner(other.request.caller.tenant) != owner:
                 continue
             alike = common_length(ids, other.tokens[: other.length])
             if min(alike, other.cached) > lent:
                 lender, lent = other, min(alike, other.cached)
             if other.pending > 1:
                 coming = max(coming, min(alike, other.length - 1))
-        match = store.match(tenant, ids)
+        match = store.match(owner, ids)
         if coming >= max(lent, match.tokens) + BLOCK:
             return True
         tokens = max(lent, match.tokens)
@@ -126,12 +127,12 @@ class Warm:
             self._context.give(slot, block)
         self._context.trim(slot, tokens)
 
-    def _keep(self, store: BlockStore, slot: int, tenant: str, ids: Ids) -> None:
+    def _keep(self, store: BlockStore, slot: int, owner: Owner, ids: Ids) -> None:
         if len(ids) < LEAST:
             return
-        known = store.length(tenant, ids)
+        known = store.length(owner, ids)
         while known < len(ids):
             end = min(known // BLOCK * BLOCK + BLOCK, len(ids))
-            if not store.put(tenant, ids[:end], self._context.take(slot, block_start(end), end)):
+            if not store.put(owner, ids[:end], self._context.take(slot, block_start(end), end)):
                 return
             known = end

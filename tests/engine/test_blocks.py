@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.engine.blocks import BLOCK, BlockStore, Ids, block_start, common_length
+from node.engine.blocks import BLOCK, BlockStore, Ids, Owner, block_start, common_length
 
 COST = 2 * BLOCK * 4  # of a block whose state is its tokens
 
@@ -20,10 +20,10 @@ def text(size: int, seed: int = 0) -> Ids:
     return np.random.default_rng(seed).integers(0, 50_000, size).astype(np.int32)
 
 
-def keep(store: BlockStore, tenant: str, tokens: Ids) -> bool:
+def keep(store: BlockStore, owner: Owner, tokens: Ids) -> bool:
     """As an engine does it: block after block; the state of a block is its tokens."""
     ends = [*range(BLOCK, len(tokens), BLOCK), len(tokens)]
-    return all([store.put(tenant, tokens[:end], tokens[block_start(end) : end].tobytes()) for end in ends])
+    return all([store.put(owner, tokens[:end], tokens[block_start(end) : end].tobytes()) for end in ends])
 
 
 def test_what_was_kept_is_found_to_the_token() -> None:
@@ -53,8 +53,22 @@ def test_tenants_see_nothing_of_each_other_unless_they_share() -> None:
     assert store.length("b", long) == 0
     assert store.match("", long).tokens == 0
     shared = BlockStore(1 << 20, shared=True)
-    keep(shared, "a", long)
-    assert shared.length("b", long) == 100
+    keep(shared, shared.owner("a"), long)
+    assert shared.length(shared.owner("b"), long) == 100
+
+
+def test_what_nobody_owns_everybody_finds_and_goes_on_from() -> None:
+    store, template = BlockStore(1 << 20), text(100)
+    keep(store, None, template)
+    mine = np.concatenate([template[:BLOCK], text(80, 1)])
+    keep(store, "a", mine)
+    assert store.bytes == COST + (36 + 64 + 16) * 8, "the template's first block is there once"
+    assert store.length("a", mine) == len(mine)
+    assert store.length("b", mine) == BLOCK
+    assert store.length("b", template) == 100
+    assert store.length(None, mine) == BLOCK, "and nobody gets what is somebody's"
+    keep(store, None, mine)
+    assert store.length("b", mine) == len(mine)
 
 
 def test_what_prefixes_share_is_there_once() -> None:
@@ -157,13 +171,13 @@ WORDS = [text(40, seed) for seed in range(3)]
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(
     lambda words: np.concatenate([WORDS[n] for n in words])
 )
-TENANTS = st.sampled_from(["a", "b"])
+OWNERS = st.sampled_from(["a", "b", None])
 PROGRAMS = st.lists(
     st.one_of(
-        st.tuples(st.just("keep"), TENANTS, PROMPTS),
-        st.tuples(st.just("match"), TENANTS, PROMPTS),
-        st.tuples(st.just("drop"), TENANTS, PROMPTS),
-        st.tuples(st.just("protect"), TENANTS, PROMPTS),
+        st.tuples(st.just("keep"), OWNERS, PROMPTS),
+        st.tuples(st.just("match"), OWNERS, PROMPTS),
+        st.tuples(st.just("drop"), OWNERS, PROMPTS),
+        st.tuples(st.just("protect"), OWNERS, PROMPTS),
     ),
     max_size=25,
 )
@@ -171,22 +185,22 @@ PROGRAMS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(program=PROGRAMS, blocks=st.sampled_from([3, 8, 1000]))
-def test_random_programs_agree_with_a_list(program: list[tuple[str, str, Ids]], blocks: int) -> None:
-    """Never more than was kept, never another tenant's, never over budget; with room enough exactly what was kept."""
+def test_random_programs_agree_with_a_list(program: list[tuple[str, Owner, Ids]], blocks: int) -> None:
+    """Never more than was kept, never another's, never over budget; with room enough exactly what was kept."""
     store = BlockStore(blocks * COST)
-    kept: list[tuple[str, Ids]] = []
+    kept: list[tuple[Owner, Ids]] = []
     dropped = False
-    for verb, tenant, prompt in program:
+    for verb, owner, prompt in program:
         if verb == "keep":
-            keep(store, tenant, prompt)
-            kept.append((tenant, prompt))
+            keep(store, owner, prompt)
+            kept.append((owner, prompt))
         elif verb == "drop":
-            store.drop(tenant, prompt)
+            store.drop(owner, prompt)
             dropped = True
         elif verb == "protect":
-            store.protect([(tenant, prompt)])
-        best = max((common_length(prompt, one) for owner, one in kept if owner == tenant), default=0)
-        tokens, states = store.match(tenant, prompt)
+            store.protect([(owner, prompt)])
+        best = max((common_length(prompt, one) for whose, one in kept if whose in (owner, None)), default=0)
+        tokens, states = store.match(owner, prompt)
         assert b"".join(states)[: tokens * 4] == prompt[:tokens].tobytes()
         assert tokens == best if blocks == 1000 and not dropped else tokens <= best
         assert store.bytes <= store.budget
