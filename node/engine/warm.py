@@ -68,7 +68,7 @@ class Warm:
         match = self._store.match(owner, ids)
         if match.tokens == len(ids):
             return match.tokens
-        end = min(match.tokens // BLOCK * BLOCK + BLOCK, match.tokens + self._context.batch, len(ids))
+        end = min(match.tokens // BLOCK * BLOCK + BLOCK, len(ids))
         try:
             self._give(self._slot, match.blocks, match.tokens)
             self._context.decode([Part(self._slot, match.tokens, ids[match.tokens : end], False)])
