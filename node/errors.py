@@ -7,6 +7,7 @@ NodeError
 │   ├── Unauthorized          401  authentication_error
 │   ├── Forbidden             403  permission_error        it exists and belongs to somebody else
 │   ├── Gone                  410                          it was here and was evicted
+│   ├── LinkError             400                       bytes from a link that are no frame, or not an allowed one
 │   ├── NotFound              404                          no such route, or no such thing
 │   │   └── ModelNotFound     404                          no such model; the ones that exist are named
 │   └── TooLarge              413                          the body is over its limit
@@ -81,6 +82,10 @@ class Forbidden(InvalidRequest):
     status = 403
     kind = "permission_error"
     code = "forbidden"
+
+
+class LinkError(InvalidRequest):
+    code = "link_error"
 
 
 class Gone(InvalidRequest):

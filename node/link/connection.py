@@ -1,0 +1,483 @@
+"""One link, without sockets: datagrams in and out, chunks in and out, one timer. Both ends are the same code.
+
+    receive_datagram(data, address, now)   what came
+    datagrams_to_send(now)                 what must go, and where to
+    timer()                                when to call `datagrams_to_send` again, at the latest
+    next_event()                           what happened, until None
+
+Both directions of a slot are a stream of numbered chunks with an end: a client's carries the request, the node's the
+reply. Slots are opened by the client, from 0 on, and never used twice.
+
+**Packets.** Each has a number of its own and is never sent again; what it carried may be. A packet that carries more
+than acknowledgements asks for one, which goes at once for the first packet, for one that closes a gap and for an end,
+else 20 ms after the last. Acknowledgements say which packets came (for the path's estimates) and which chunks (for the
+senders). What a packet carries and when it goes is said in `sender` and `schedule`.
+
+**Pacing.** Bytes leave at the path's rate; a packet may be early by 10 ms' worth. Where the path is too slow for what
+is to be said, news wait, and travel together; packets grow to what fits 150 ms of the path, and what is unacknowledged
+beyond that is covered by repair symbols.
+
+**Addresses.** Whoever has the key may come from a new address: the newest packet moves the link there. Until an 8-byte
+challenge has come back from it, at most three times as many bytes go there as came from it. A client whose own address
+changes needs to do nothing but send.
+
+**Silence.** With a slot open, a client that hears nothing for 0.4 s pings. After 3 s without an answer only timeouts
+send, news wait. After 60 s the link is dead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from node.errors import LinkError
+from node.link import packet
+from node.link.crypto import ReplayWindow, Sealer
+from node.link.packet import Ack, Block, Challenge, Close, Data, End, Flight, Got, Ping, Repair, Response, Stop
+from node.link.path import OVERHEAD, Path
+from node.link.receiver import Receiver
+from node.link.schedule import Kind, Schedule
+from node.link.sender import Sender
+
+MAX_SLOTS = 256
+IDLE_S = 60.0
+PING_S = 0.4
+SILENT_S = 3.0
+ACK_S = 0.02
+AMPLIFICATION = 3
+
+_BODY = packet.MAX_DATAGRAM - packet.HEAD.size - 16
+_BUDGET = 1150
+_LEAST_BUDGET = 24
+_LEAST_ROOM = 64
+_HOLD_S = 0.15  # of the path's rate that one packet may take
+_EARLY_S = 0.01
+_PER_PACKET = OVERHEAD + packet.HEAD.size + 16
+_AT_ONCE = 64  # most packets of one call
+_SPREAD_S = 0.01  # a flight takes at least so long: it must outlast a short burst
+
+Address = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A chunk, the next in order."""
+
+    slot: int
+    number: int
+    chunk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The whole text has come and is right; or, not `whole`, it is wrong and stays so."""
+
+    slot: int
+    whole: bool
+    meta: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The other end has the whole text; or, not `whole`, it found it wrong."""
+
+    slot: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The other end wants no more of this slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The other end has a new address."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    reason: int
+
+
+Event = Opened | Came | Ended | Delivered | Stopped | Moved | Closed
+
+
+class _Stream:
+    """Both directions of a slot."""
+
+    __slots__ = ("delivered", "receiver", "schedule", "sender", "stopping")
+
+    def __init__(self, sender: Sender, receiver: Receiver) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.schedule = Schedule()
+        self.stopping = False
+        self.delivered = False
+
+    @property
+    def active(self) -> bool:
+        """Whether packets must go."""
+        return self.sender.waiting or self.stopping
+
+
+class Connection:
+    """One end of a link."""
+
+    def __init__(
+        self, secret: bytes, number: int, *, client: bool, address: Address, entropy: Callable[[int], bytes]
+    ) -> None:
+        self.number = number
+        self.address = address
+        self.path = Path()
+        self.closed = False
+        self.rejected = 0  # datagrams that were not for us, not fresh, or no packets of ours
+        self.received = 0
+        self.last_heard = -math.inf
+        self._client = client
+        self._entropy = entropy
+        self._seal = Sealer(secret, number, from_client=client)
+        self._open = Sealer(secret, number, from_client=not client)
+        self._window = ReplayWindow()
+        self._next_number = 0
+        self._streams: dict[int, _Stream] = {}
+        self._events: deque[Event] = deque()
+        self._flights: deque[tuple[float, Flight]] = deque()
+        self._proven = client
+        self._challenge = b""
+        self._response = b""
+        self._bytes_in = self._bytes_out = 0  # from and to an address that is not proven
+        self._ack_due = math.inf
+        self._last_ack = -math.inf
+        self._largest_at = 0.0
+        self._touched: set[int] = set()
+        self._free_at = -math.inf
+        self._as_of = -math.inf
+        self._answered = math.inf  # when the oldest packet without an answer after it went out
+        self._last_eliciting = -math.inf
+        self._closing: Close | None = None
+
+    # What the application says.
+
+    def open(self, slot: int, *, send_from: int = 0, receive_from: int = 0, crc: int = 0, size: int = 0) -> None:
+        """Use a slot; `receive_from`, `crc` and `size` are what is known of a text that goes on."""
+        if slot in self._streams or not 0 <= slot < MAX_SLOTS:
+            raise ValueError(f"slot {slot} cannot be opened")
+        self._streams[slot] = _Stream(Sender(slot, send_from, crc, size), Receiver(slot, receive_from, crc, size))
+
+    def send(self, slot: int, chunk: bytes, now: float) -> None:
+        """Send a chunk; it leaves with the next `datagrams_to_send`."""
+        stream = self._streams[slot]
+        if not stream.sender.done:
+            stream.sender.push(chunk)
+            stream.schedule.news(now)
+
+    def finish(self, slot: int, now: float, meta: bytes = b"") -> None:
+        """No more chunks will be sent on a slot."""
+        stream = self._streams[slot]
+        if stream.sender.end is None and not stream.sender.done:
+            stream.sender.finish(meta)
+            stream.schedule.news(now)
+
+    def stop(self, slot: int, now: float) -> None:
+        """Tell the other end that no more of this slot is wanted; it should finish it."""
+        stream = self._streams[slot]
+        if not stream.receiver.done:
+            stream.stopping = True
+            stream.schedule.news(now)
+
+    def backlog(self, slot: int) -> int:
+        """Bytes of a slot that were never sent."""
+        return self._streams[slot].sender.backlog
+
+    def close(self, reason: int = 0) -> None:
+        """Tell the other end, once, and be closed."""
+        self._closing = Close(reason)
+
+    def next_event(self) -> Event | None:
+        """What happened, in order; None when there is nothing more."""
+        return self._events.popleft() if self._events else None
+
+    # What comes in.
+
+    def receive_datagram(self, data: bytes, address: Address, now: float) -> None:
+        """Take a datagram; what is not authentic, not fresh or not well-formed is counted and forgotten."""
+        head = packet.read_head(data)
+        if head is None or head[0] != self.number or self.closed or not self._window.fresh(head[1]):
+            self.rejected += 1
+            return
+        body = self._open.open(head[1], data[: packet.HEAD.size], data[packet.HEAD.size :])
+        if body is None:
+            self.rejected += 1
+            return
+        newest = head[1] > self._window.largest
+        self._window.note(head[1])
+        if newest:
+            self._largest_at = now
+            if address != self.address:
+                self._move(address)
+        if address == self.address:
+            self._bytes_in += len(data)
+        self.last_heard = now
+        self.received += 1
+        try:
+            self._take(packet.decode(body), now)
+        except LinkError:
+            self.rejected += 1
+
+    def _move(self, address: Address) -> None:
+        first = self.received == 0
+        self.address = address
+        if self._client:
+            return
+        self._proven = False
+        self._challenge = self._entropy(8)
+        self._bytes_in = self._bytes_out = 0
+        if not first:
+            self.path = Path()
+            self._events.append(Moved(address))
+
+    def _take(self, blocks: Sequence[Block], now: float) -> None:
+        at_once = self.received == 1
+        eliciting = False
+        for block in blocks:
+            if isinstance(block, Ack):
+                self._acked(block, now)
+            elif isinstance(block, Got):
+                self._got(block, now)
+            else:
+                eliciting = True
+                at_once |= self._apply(block)
+        if eliciting:
+            due = now if at_once else max(now, self._last_ack + ACK_S)
+            self._ack_due = min(self._ack_due, due)
+
+    def _apply(self, block: Block) -> bool:
+        """Take one block that asks for an acknowledgement; True when that must go at once."""
+        match block:
+            case Data() | Repair() | Flight() | End():
+                return self._chunks(block)
+            case Stop(slot):
+                stream = self._stream(slot)
+                if stream and not stream.sender.done and stream.sender.end is None:
+                    self._events.append(Stopped(slot))
+            case Challenge(token):
+                self._response = token
+                return True
+            case Response(token):
+                self._proven = self._proven or token == self._challenge
+            case Close(reason):
+                self.closed = True
+                self._events.append(Closed(reason))
+        return False
+
+    def _chunks(self, block: Data | Repair | Flight | End) -> bool:
+        stream = self._stream(block.slot)
+        if stream is None:
+            return False
+        receiver = stream.receiver
+        self._touched.add(block.slot)
+        if receiver.done:
+            return True
+        number, gaps = receiver.next, receiver.gaps
+        match block:
+            case Data():
+                chunks = receiver.data(block)
+            case Repair():
+                chunks = receiver.repair(block)
+            case Flight():
+                chunks = receiver.flight(block)
+            case End():
+                chunks = receiver.ended(block)
+        self._events.extend(Came(block.slot, number + i, chunk) for i, chunk in enumerate(chunks))
+        if receiver.done:
+            stream.stopping = False
+            self._events.append(Ended(block.slot, receiver.whole, receiver.end.meta if receiver.end else b""))
+        return receiver.done or (gaps and not receiver.gaps) or isinstance(block, End)
+
+    def _stream(self, slot: int) -> _Stream | None:
+        """The slot's stream; a node opens what its client begins to use."""
+        if slot not in self._streams and not self._client:
+            self.open(slot)
+            self._events.append(Opened(slot))
+        return self._streams.get(slot)
+
+    def _acked(self, ack: Ack, now: float) -> None:
+        if ack.largest >= self._next_number:
+            return
+        as_of = self.path.acked(ack, now)
+        if as_of is not None:
+            self._as_of = max(self._as_of, as_of)
+            self._answered = math.inf if self._as_of >= self._last_eliciting else self._as_of
+
+    def _got(self, block: Got, now: float) -> None:
+        stream = self._streams.get(block.slot)
+        if stream is None:
+            return
+        sender = stream.sender
+        if sender.got(block, self._as_of):
+            stream.schedule.progress()
+        if sender.done and not stream.delivered:
+            stream.delivered = True
+            self._events.append(Delivered(block.slot, sender.whole))
+        if not stream.active:
+            stream.schedule.settled()
+        elif sender.late:
+            stream.schedule.repeat(now)
+
+    # What goes out.
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
+        """What must go now; at most 64 datagrams, the rest with the next call."""
+        out: list[tuple[bytes, Address]] = []
+        while len(out) < _AT_ONCE and not self.closed and (body := self._next_body(now)) is not None:
+            blocks, eliciting = body
+            sealed = self._sealed(blocks)
+            size = len(sealed) + OVERHEAD
+            self._free_at = max(self._free_at, now - _EARLY_S) + size / self.path.rate
+            self._bytes_out += len(sealed)
+            if eliciting:
+                self.path.sent(self._next_number - 1, len(sealed), now)
+                self._last_eliciting = now
+                self._answered = min(self._answered, now)
+            out.append((sealed, self.address))
+            if self._closing is not None:
+                self.closed = True
+        return out
+
+    def _sealed(self, blocks: Sequence[Block]) -> bytes:
+        number = self._next_number
+        self._next_number += 1
+        head = packet.head(self.number, number)
+        body = b"".join(map(packet.encode, blocks))
+        if self._client and not self.received:
+            body = body.ljust(_BODY, b"\x00")  # so that the node may answer with more than a few bytes
+        return head + self._seal.seal(number, head, body)
+
+    def _next_body(self, now: float) -> tuple[list[Block], bool] | None:
+        """The blocks of the next packet, and whether it asks for an acknowledgement; None when nothing is due."""
+        room = self._room()
+        if room < _LEAST_ROOM:
+            return None
+        first: list[Block] = []
+        if self._response:
+            first.append(Response(self._response))
+        if self._closing is not None:
+            first.append(self._closing)
+        ack = self._ack_due <= now
+        acks = self._acknowledgement(now) if self._ack_due < math.inf else []
+        used = sum(len(packet.encode(block)) for block in (*first, *acks)) + 9
+        news = self._news(now, room - used) if self._closing is None else []
+        if not news and not first and not ack and not self._ping_due(now):
+            return None
+        if not news and not first and not ack:
+            first.append(Ping())
+        if not self._proven and self._challenge:
+            first.append(Challenge(self._challenge))
+        self._response = b""
+        if acks:
+            self._ack_due, self._last_ack = math.inf, now
+            self._touched.clear()
+        return [*first, *acks, *news], bool(news or first)
+
+    def _room(self) -> int:
+        """Bytes that the next body may have."""
+        if self._proven:
+            return _BODY
+        return min(_BODY, AMPLIFICATION * self._bytes_in - self._bytes_out - packet.HEAD.size - 16)
+
+    def _acknowledgement(self, now: float) -> list[Block]:
+        ack = Ack(max(0, self._window.largest), max(0.0, now - self._largest_at), self._window.recent(packet.BITMAP))
+        return [ack, *(self._streams[slot].receiver.got() for slot in sorted(self._touched)[:16])]
+
+    def _news(self, now: float, room: int) -> list[Block]:
+        """The next flight's shard or stream's blocks that are due and may go."""
+        if self._free_at > now:
+            return []
+        if self._flights and self._flights[0][0] <= now:
+            return [self._flights.popleft()[1]]
+        for stream in sorted(self._streams.values(), key=lambda stream: self._due(stream, now)[0]):
+            when, kind = self._due(stream, now)
+            if when > now:
+                break
+            if blocks := self._from(stream, kind, now, room):
+                return blocks
+        return [self._flights.popleft()[1]] if self._flights and self._flights[0][0] <= now else []
+
+    def _from(self, stream: _Stream, kind: Kind, now: float, room: int) -> list[Block]:
+        sender, schedule, path = stream.sender, stream.schedule, self.path
+        stop: list[Block] = [Stop(sender.slot)] if stream.stopping else []
+        budget = min(room - 2, self._budget())
+        if kind is Kind.COPY:
+            blocks = sender.copy(budget) if schedule.may_copy(now) else []
+            schedule.skip()
+            return [*stop, *blocks] if blocks else []
+        if sender.backlog > _BUDGET and not path.tight:
+            self._launch(sender, now)
+            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
+            return []
+        overdue = path.srtt + max(0.02, 2 * path.rttvar)
+        symbols = min(6, max(2, path.burst_q95)) if not path.tight else 1
+        blocks = sender.compose(budget, now, overdue, symbols)
+        more = sender.fresh
+        schedule.sent(kind, now, more)
+        if kind is Kind.NEWS and not more:
+            pressed = path.tight or self._free_at > now - _EARLY_S / 2
+            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, pressed)
+        return [*stop, *blocks]
+
+    def _launch(self, sender: Sender, now: float) -> None:
+        """Put a backlog on its way as a flight, spread over time."""
+        start = max(now, self._flights[-1][0] if self._flights else now)
+        pieces = sender.launch(self.path.loss, now)
+        size = len(pieces[0].shard) + _PER_PACKET
+        spacing = max(size / self.path.rate, _SPREAD_S / len(pieces))
+        sender.lands(start + spacing * len(pieces) + 1.25 * self.path.srtt + 0.05)
+        self._flights.extend((start + spacing * i, piece) for i, piece in enumerate(pieces))
+
+    def _budget(self) -> int:
+        if not self.path.tight:
+            return _BUDGET
+        return max(_LEAST_BUDGET, min(_BUDGET, int(self.path.rate * _HOLD_S) - _PER_PACKET))
+
+    def _due(self, stream: _Stream, now: float) -> tuple[float, Kind]:
+        """When a stream's next packet goes, silence considered."""
+        if not stream.active:
+            return math.inf, Kind.REPEAT
+        when, kind = stream.schedule.due(self.path.pto)
+        if now - self._answered > SILENT_S:
+            return max(when, self._last_eliciting + 1.0), kind
+        return when, kind
+
+    def _ping_due(self, now: float) -> bool:
+        return self._ping_at() <= now
+
+    def _ping_at(self) -> float:
+        expecting = self._client and any(not stream.receiver.done for stream in self._streams.values())
+        return max(self.last_heard, self._last_eliciting) + PING_S if expecting else math.inf
+
+    def timer(self, now: float) -> float:
+        """When `datagrams_to_send` has something to do at the latest; infinity while there is nothing."""
+        if self.closed or self._room() < _LEAST_ROOM:
+            return math.inf
+        if self._closing is not None or self._response:
+            return now
+        due = min((self._due(stream, now)[0] for stream in self._streams.values()), default=math.inf)
+        if self._flights:
+            due = min(due, self._flights[0][0])
+        return min(self._ack_due, self._ping_at(), max(due, self._free_at))
+
+    def dead(self, now: float) -> bool:
+        """Whether nobody was heard for so long that the link is given up."""
+        return self.closed or now - self.last_heard > IDLE_S

@@ -1,0 +1,274 @@
+"""The datagram: a head in the clear, then sealed blocks, as compact as short packets ask for.
+
+    head: kind 1 = 0x4F | connection 4 | packet number 4        then the sealed body, then its tag of 16 bytes
+
+A datagram is at most 1200 bytes, so that no network cuts it. Numbers are big-endian. The body is a row of blocks, each
+with its type in its first byte:
+
+    0 PAD       nothing; skipped
+    1 DATA      slot 1 | first 2 | count 1 | count × (varint length | bytes)
+    2 REPAIR    slot 1 | first 2 | count 1 | symbol 1 | symbols 1 | size 1 | symbols × size
+    3 END       slot 1 | chunks 4 | bytes 4 | CRC-32 4 | length 1 | metadata
+    4 STOP      slot 1
+    5 ACK       largest 4 | delay 2 | bitmap 8
+    6 GOT       slot 1 | state 1 | next 4 | ranges 1 | ranges × (missing varint | come varint)
+    7 FLIGHT    slot 1 | flight 1 | data 1 | parity 1 | index 1 | length 2 | shard
+    8 CHALLENGE 8 bytes
+    9 RESPONSE  8 bytes
+    10 PING
+    11 CLOSE    reason 1
+
+A slot is one reply; chunks are numbered from 0, and `first` is the low 16 bits of such a number. Of a REPAIR's symbols
+the first has the number `symbol`, the others follow it modulo 128; `size` is a shard's size. ACK speaks of packets: bit
+i of the bitmap (from the right) is packet `largest - 1 - i`; `delay` is how long the largest waited here, in units of
+100 µs. GOT speaks of chunks: all before `next` have come; from there on, in turn, so many are missing and so many have
+come; bit 0 of `state` says that the end has come and the whole text was found right, bit 1 that it was wrong. A varint
+is 7 bits, or 15 with the first bit set.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from node.errors import LinkError
+
+KIND = 0x4F
+MAX_DATAGRAM = 1200
+HEAD = struct.Struct(">BII")
+MAX_META = 255
+BITMAP = 64
+DELAY_UNIT_S = 100e-6
+
+_SLOT_FIRST_COUNT = struct.Struct(">BHB")
+_REPAIR = struct.Struct(">BHBBBB")
+_END = struct.Struct(">BIIIB")
+_ACK = struct.Struct(">IHQ")
+_GOT = struct.Struct(">BBIB")
+_FLIGHT = struct.Struct(">BBBBBH")
+
+PAD, DATA, REPAIR, END, STOP, ACK, GOT, FLIGHT, CHALLENGE, RESPONSE, PING, CLOSE = range(12)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    slot: int
+    first: int
+    chunks: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    slot: int
+    first: int
+    count: int
+    symbol: int
+    symbols: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    slot: int
+    chunks: int
+    size: int
+    crc: int
+    meta: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """`delay` is in seconds."""
+
+    largest: int
+    delay: float
+    bitmap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """`ranges` are, from `next` on, (how many chunks are missing, how many after them have come)."""
+
+    slot: int
+    next: int
+    ranges: Sequence[tuple[int, int]] = ()
+    whole: bool = False
+    wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    slot: int
+    flight: int
+    data: int
+    parity: int
+    index: int
+    shard: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    reason: int
+
+
+Block = Data | Repair | End | Stop | Ack | Got | Flight | Challenge | Response | Ping | Close
+
+
+def head(connection: int, number: int) -> bytes:
+    """The head of a datagram."""
+    return HEAD.pack(KIND, connection, number)
+
+
+def read_head(datagram: bytes) -> tuple[int, int] | None:
+    """Connection and packet number; None where it is no datagram of ours."""
+    if not HEAD.size < len(datagram) <= MAX_DATAGRAM or datagram[0] != KIND:
+        return None
+    _, connection, number = HEAD.unpack_from(datagram)
+    return connection, number
+
+
+def varint(value: int) -> bytes:
+    """One byte below 128, else two; raises ValueError from 32768 on."""
+    if value < 0x80:
+        return bytes((value,))
+    if value > 0x7FFF:
+        raise ValueError(f"{value} is too long for a varint")
+    return (0x8000 | value).to_bytes(2, "big")
+
+
+def data_size(chunk: bytes) -> int:
+    """Bytes that a chunk takes in a DATA block."""
+    return len(chunk) + (1 if len(chunk) < 0x80 else 2)
+
+
+DATA_HEAD = 1 + _SLOT_FIRST_COUNT.size
+REPAIR_HEAD = 1 + _REPAIR.size
+FLIGHT_HEAD = 1 + _FLIGHT.size
+
+
+def encode(block: Block) -> bytes:
+    """The bytes of a block; its numbers must fit their fields."""
+    match block:
+        case Data(slot, first, chunks):
+            parts = [bytes((DATA,)), _SLOT_FIRST_COUNT.pack(slot, first & 0xFFFF, len(chunks))]
+            for chunk in chunks:
+                parts += (varint(len(chunk)), chunk)
+            return b"".join(parts)
+        case Repair(slot, first, count, symbol, symbols):
+            sizes = _REPAIR.pack(slot, first & 0xFFFF, count, symbol, len(symbols), len(symbols[0]))
+            return bytes((REPAIR,)) + sizes + b"".join(symbols)
+        case End(slot, chunks, size, crc, meta):
+            return bytes((END,)) + _END.pack(slot, chunks, size, crc, len(meta)) + meta
+        case Stop(slot):
+            return bytes((STOP, slot))
+        case Ack(largest, delay, bitmap):
+            return bytes((ACK,)) + _ACK.pack(largest, min(0xFFFF, round(delay / DELAY_UNIT_S)), bitmap)
+        case Got():
+            return _encode_got(block)
+        case Flight(slot, flight, data, parity, index, shard):
+            return bytes((FLIGHT,)) + _FLIGHT.pack(slot, flight, data, parity, index, len(shard)) + shard
+        case Challenge(token):
+            return bytes((CHALLENGE,)) + token
+        case Response(token):
+            return bytes((RESPONSE,)) + token
+        case Ping():
+            return bytes((PING,))
+        case Close(reason):
+            return bytes((CLOSE, reason))
+
+
+def _encode_got(block: Got) -> bytes:
+    state = block.whole | block.wrong << 1
+    counts = b"".join(varint(count) for pair in block.ranges for count in pair)
+    return bytes((GOT,)) + _GOT.pack(block.slot, state, block.next, len(block.ranges)) + counts
+
+
+def decode(body: bytes) -> list[Block]:
+    """The blocks of an opened body; raises LinkError where they are none."""
+    return list(_Reader(body))
+
+
+class _Reader:
+    """Takes blocks from a body; every length is checked before it is used."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def __iter__(self) -> Iterator[Block]:
+        while self._at < len(self._body):
+            kind = self._body[self._at]
+            self._at += 1
+            if kind != PAD:
+                yield self._block(kind)
+
+    def _block(self, kind: int) -> Block:
+        match kind:
+            case 1:
+                slot, first, count = self._unpack(_SLOT_FIRST_COUNT)
+                return Data(slot, first, [self._bytes(self._varint()) for _ in range(count)])
+            case 2:
+                slot, first, count, symbol, symbols, size = self._unpack(_REPAIR)
+                return Repair(slot, first, count, symbol, [self._bytes(size) for _ in range(symbols)])
+            case 3:
+                slot, chunks, size, crc, length = self._unpack(_END)
+                return End(slot, chunks, size, crc, self._bytes(length))
+            case 4:
+                return Stop(self._bytes(1)[0])
+            case 5:
+                largest, delay, bitmap = self._unpack(_ACK)
+                return Ack(largest, delay * DELAY_UNIT_S, bitmap)
+            case 6:
+                return self._got()
+            case 7:
+                slot, flight, data, parity, index, length = self._unpack(_FLIGHT)
+                return Flight(slot, flight, data, parity, index, self._bytes(length))
+            case 8:
+                return Challenge(self._bytes(8))
+            case 9:
+                return Response(self._bytes(8))
+            case 10:
+                return Ping()
+            case 11:
+                return Close(self._bytes(1)[0])
+        raise LinkError(f"There is no block of type {kind}.")
+
+    def _got(self) -> Got:
+        slot, state, following, count = self._unpack(_GOT)
+        ranges = [(self._varint(), self._varint()) for _ in range(count)]
+        return Got(slot, following, ranges, bool(state & 1), bool(state & 2))
+
+    def _unpack(self, shape: struct.Struct) -> tuple[int, ...]:
+        return shape.unpack(self._bytes(shape.size))
+
+    def _varint(self) -> int:
+        value = self._bytes(1)[0]
+        return value if value < 0x80 else (value & 0x7F) << 8 | self._bytes(1)[0]
+
+    def _bytes(self, count: int) -> bytes:
+        end = self._at + count
+        if end > len(self._body):
+            raise LinkError("A block ends after its datagram.")
+        found = self._body[self._at : end]
+        self._at = end
+        return found

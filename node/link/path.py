@@ -1,0 +1,234 @@
+"""What is known of one network path: its losses and bursts, its round trip, its queue; and how much may be sent.
+
+- Losses: an average over some 64 packets, from acknowledgements of packets. What FEC repairs counts as lost all the
+  same: FEC must not hide congestion. A packet is lost when three later ones have come.
+- Bursts: a histogram of how many packets in a row were lost; old bursts fade.
+- Round trip: srtt and rttvar as in RFC 9002, and the least of the last 20 to 40 seconds.
+- Rate: at most max(4 kB/s, 2 × TFRC), with the equation and the loss intervals of RFC 5348 and the packet size of
+  RFC 4828 (small packets are counted as full ones: routers drop packets, not bytes). Before the first loss the rate
+  is free up to `FIRST_RATE`.
+- Queue: where the round trip grows by more than `QUEUE_S` over its least, the path is full, whatever the equation
+  says (a 4.8 kbit/s radio loses nothing and delays everything). Then 0.9 of what really arrived is the limit, until
+  the queue is gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from node.link.packet import BITMAP, Ack
+
+LEAST_RATE = 4000.0  # bytes a second
+FIRST_RATE = 128e3
+OVERHEAD = 28  # IPv4 and UDP headers
+QUEUE_S = 0.06
+
+_REORDER = 3
+_NOMINAL = 1460  # RFC 4828
+_WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)  # RFC 5348, 5.4
+_SLOWEST = 100.0  # bytes a second; a limit below is a measurement gone wrong
+_BURSTS = 16  # longest burst told apart
+_FADE = 0.98  # what a burst still counts after the next
+_FIRST_LOSS = 0.02  # expected before anything was seen: some protection from the start
+_FIRST_RTT = 0.1
+
+
+class Path:
+    """One path's estimates. Kept across replies; a new path starts afresh."""
+
+    def __init__(self) -> None:
+        self.loss = _FIRST_LOSS
+        self.srtt = _FIRST_RTT
+        self.rttvar = _FIRST_RTT / 2
+        self.packets_sent = self.packets_lost = self.bytes_sent = 0
+        self._measured = False
+        self._flying: dict[int, tuple[float, int]] = {}  # packet number -> when sent, bytes; in order
+        self._received: set[int] = set()  # of those that fly
+        self._largest = -1
+        self._run = 0
+        self._bursts = [0.0] * (_BURSTS + 1)
+        self._events = _LossEvents()
+        self._floor = _Floor()
+        self._arrived = _Arrived()
+        self._limit = math.inf
+
+    def sent(self, number: int, size: int, now: float) -> None:
+        """A packet that asks for an acknowledgement went out; `size` is the datagram's."""
+        self._flying[number] = (now, size + OVERHEAD)
+        self.packets_sent += 1
+        self.bytes_sent += size + OVERHEAD
+        if len(self._flying) > 4 * BITMAP:
+            self._decide(next(iter(self._flying)), lost=True)  # nobody speaks of it any more
+
+    def acked(self, ack: Ack, now: float) -> float | None:
+        """Learn from an acknowledgement; gives when the largest packet was sent, None if that was known already."""
+        flight = self._flying.get(ack.largest)
+        first_time = flight is not None and ack.largest not in self._received
+        if ack.largest > self._largest:
+            self._largest = ack.largest
+        for number in [number for number in self._flying if number <= ack.largest]:
+            back = ack.largest - number - 1
+            if back < 0 or (back < BITMAP and ack.bitmap >> back & 1):
+                self._arrive(number, now)
+        if flight is not None and first_time:
+            self._observe_rtt(max(1e-4, now - flight[0] - ack.delay), now)
+        self._settle()
+        return flight[0] if flight is not None and first_time else None
+
+    def _arrive(self, number: int, now: float) -> None:
+        if number not in self._received:
+            self._received.add(number)
+            self._arrived.add(self._flying[number][1], now)
+
+    def _settle(self) -> None:
+        """Decide, in order, about every packet that can be decided about."""
+        while self._flying:
+            number = next(iter(self._flying))
+            if number in self._received:
+                self._decide(number, lost=False)
+            elif number <= self._largest - _REORDER:
+                self._decide(number, lost=True)
+            else:
+                return
+
+    def _decide(self, number: int, *, lost: bool) -> None:
+        when, _ = self._flying.pop(number)
+        self._received.discard(number)
+        self.loss += (lost - self.loss) / 64
+        if lost:
+            self.packets_lost += 1
+            self._run += 1
+            self._events.lost(when, self.srtt)
+        elif self._run:
+            self._bursts = [count * _FADE for count in self._bursts]
+            self._bursts[min(self._run, _BURSTS)] += 1
+            self._run = 0
+        self._events.passed()
+
+    def _observe_rtt(self, rtt: float, now: float) -> None:
+        if not self._measured:
+            self._measured = True
+            self.srtt, self.rttvar = rtt, rtt / 2
+        else:
+            self.rttvar += (abs(self.srtt - rtt) - self.rttvar) / 4
+            self.srtt += (rtt - self.srtt) / 8
+        queue = rtt - self._floor.note(rtt, now)
+        if queue > QUEUE_S:
+            rate = self._arrived.rate(now, self.srtt)
+            if rate:
+                self._limit = max(_SLOWEST, 0.9 * rate)
+        elif queue < QUEUE_S / 2:
+            self._limit *= 1.02
+            if self._limit > FIRST_RATE:
+                self._limit = math.inf
+
+    @property
+    def pto(self) -> float:
+        """Seconds after which an unanswered packet is followed by another."""
+        return self.srtt + max(0.02, 4 * self.rttvar)
+
+    @property
+    def min_rtt(self) -> float:
+        """The least round trip seen lately, in seconds."""
+        return self._floor.least if self._measured else self.srtt
+
+    @property
+    def mean_burst(self) -> float:
+        """Packets lost in a row, on average; 1 where nothing was lost yet."""
+        total = sum(self._bursts)
+        return sum(length * count for length, count in enumerate(self._bursts)) / total if total > 0.5 else 1.0
+
+    @property
+    def burst_q95(self) -> int:
+        """The length that 95 % of the bursts do not exceed."""
+        total, seen = sum(self._bursts), 0.0
+        for length, count in enumerate(self._bursts):
+            seen += count
+            if seen >= 0.95 * total > 0:
+                return max(1, length)
+        return 1
+
+    @property
+    def tight(self) -> bool:
+        """Whether the path's own capacity is the limit, not good manners."""
+        return self._limit < math.inf
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that may be sent, headers included."""
+        return min(self._limit, max(LEAST_RATE, 2 * self._events.tfrc(self.srtt)))
+
+
+class _LossEvents:
+    """RFC 5348's loss events: losses within one round trip are one; intervals are counted in packets."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._open = 0
+        self._intervals: deque[int] = deque(maxlen=len(_WEIGHTS))
+
+    def lost(self, when: float, rtt: float) -> None:
+        if self._began is not None and when <= self._began + rtt:
+            return
+        if self._began is not None:
+            self._intervals.appendleft(self._open)
+        self._began = when
+        self._open = 0
+
+    def passed(self) -> None:
+        self._open += 1
+
+    def tfrc(self, rtt: float) -> float:
+        """Bytes a second by the throughput equation (RFC 5348, 3.1)."""
+        if self._began is None:
+            return FIRST_RATE / 2
+        closed = list(self._intervals)
+        mean = max(_mean([self._open, *closed[:7]]), _mean(closed)) if closed else self._open
+        p = min(1.0, 1 / max(1.0, mean))
+        root = math.sqrt(2 * p / 3)
+        return _NOMINAL / (rtt * (root + 12 * math.sqrt(3 * p / 8) * p * (1 + 32 * p * p)))
+
+
+def _mean(intervals: list[int]) -> float:
+    weights = _WEIGHTS[: len(intervals)]
+    return sum(w * i for w, i in zip(weights, intervals, strict=True)) / sum(weights)
+
+
+class _Floor:
+    """The least round trip of the present and the last stretch of 20 seconds."""
+
+    STRETCH = 20.0
+
+    def __init__(self) -> None:
+        self._since = -math.inf
+        self._now = self._before = math.inf
+
+    @property
+    def least(self) -> float:
+        return min(self._now, self._before)
+
+    def note(self, rtt: float, now: float) -> float:
+        if now - self._since > self.STRETCH:
+            self._before, self._now, self._since = self._now, rtt, now
+        self._now = min(self._now, rtt)
+        return self.least
+
+
+class _Arrived:
+    """Bytes that were acknowledged, over the last second or two round trips."""
+
+    def __init__(self) -> None:
+        self._log: deque[tuple[float, int]] = deque(maxlen=512)
+
+    def add(self, size: int, now: float) -> None:
+        self._log.append((now, size))
+
+    def rate(self, now: float, rtt: float) -> float:
+        """Bytes a second; 0 where too little is known."""
+        span = max(1.0, 2 * rtt)
+        while self._log and self._log[0][0] < now - span:
+            self._log.popleft()
+        if len(self._log) < 4:
+            return 0.0
+        return sum(size for _, size in self._log) / max(now - self._log[0][0], span / 2)

@@ -1,0 +1,175 @@
+"""The receiving half of one reply: chunks in order, whatever order, copies, symbols and shards they come in.
+
+What it holds is bounded: at most `AHEAD` chunks and `HELD` bytes beyond the next one, the last `HISTORY` chunks (repair
+symbols cover them), `SYMBOLS` symbols, and one flight of `MAX_FLIGHT` shards. What goes beyond is dropped as if it had
+been lost on the way; it is sent again.
+
+The end tells how many chunks and bytes the text has, and its CRC-32: the text is whole when all agree, and wrong, for
+good, when they do not.
+"""
+
+from __future__ import annotations
+
+from node.errors import LinkError
+from node.link import packet
+from node.link.fec import Symbol, recover
+from node.link.flight import MAX_FLIGHT, join
+from node.link.frame import crc32
+from node.link.packet import Data, End, Flight, Got, Repair
+
+AHEAD = 4096
+HELD = 256 << 10
+HISTORY = 128
+SYMBOLS = 24
+_RANGES = 16  # missing ranges told in one GOT
+
+
+class Receiver:
+    """One slot's incoming chunks."""
+
+    def __init__(self, slot: int, first: int = 0, crc: int = 0, size: int = 0) -> None:
+        self.slot = slot
+        self.next = first  # every chunk before has been delivered
+        self.whole = False
+        self.wrong = False
+        self.end: End | None = None
+        self.repaired = 0  # chunks that FEC gave
+        self._size, self._crc = size, crc
+        self._recent: dict[int, bytes] = {}  # delivered lately, in order
+        self._ahead: dict[int, bytes] = {}  # come, but not next yet
+        self._held = 0
+        self._highest = first - 1  # largest chunk number heard of
+        self._symbols: list[Symbol] = []
+        self._flight: tuple[tuple[int, int, int], dict[int, bytes]] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more can come of it."""
+        return self.whole or self.wrong
+
+    @property
+    def gaps(self) -> bool:
+        """Whether a chunk is missing that a later one, or the end, is known of."""
+        return self._highest >= self.next + len(self._ahead)
+
+    def data(self, block: Data) -> list[bytes]:
+        """Chunks from a DATA block; gives those that are next in order."""
+        if self.done:
+            return []
+        first = self._number(block.first)
+        for number, chunk in enumerate(block.chunks, first):
+            self._take(number, chunk)
+        return self._deliver()
+
+    def repair(self, block: Repair) -> list[bytes]:
+        """Symbols from a REPAIR block."""
+        first = self._number(block.first)
+        last = first + block.count - 1
+        self._highest = max(self._highest, min(last, self.next + AHEAD))
+        if self.done or last < self.next or first < self.next - HISTORY:
+            return []
+        for index, symbol in enumerate(block.symbols):
+            self._symbols.append(Symbol((block.symbol + index) % 128, first, block.count, symbol))
+        del self._symbols[:-SYMBOLS]
+        return self._deliver()
+
+    def flight(self, block: Flight) -> list[bytes]:
+        """A shard of a flight; the chunks of a data shard count at once, the rest when enough have come."""
+        if self.done:
+            return []
+        if not 0 < block.data <= MAX_FLIGHT or block.data + block.parity > 2 * MAX_FLIGHT:
+            raise LinkError("A flight cannot have so many shards.")
+        key = (block.flight, block.data, block.parity)
+        if self._flight is None or self._flight[0] != key:
+            self._flight = (key, {})
+        shards = self._flight[1]
+        if block.index in shards or block.index >= block.data + block.parity:
+            return []
+        shards[block.index] = block.shard
+        fresh = [block.shard] if block.index < block.data else []
+        if len(shards) >= block.data and any(index >= block.data for index in shards):
+            whole = join(shards, block.data)
+            self.repaired += sum(index not in shards for index in whole)
+            fresh = list(whole.values())
+            shards.update(whole)
+        for shard in fresh:
+            for inner in packet.decode(shard):
+                if not isinstance(inner, Data):
+                    raise LinkError("A flight carries chunks only.")
+                for number, chunk in enumerate(inner.chunks, self._number(inner.first)):
+                    self._take(number, chunk)
+        return self._deliver()
+
+    def ended(self, block: End) -> list[bytes]:
+        """The END block: how the whole text must be."""
+        if self.end is None:
+            if block.chunks < self.next:
+                self.wrong = True
+                return []
+            self.end = block
+            self._highest = max(self._highest, min(block.chunks - 1, self.next + AHEAD))
+        return self._deliver()
+
+    def got(self) -> Got:
+        """What to acknowledge."""
+        ranges: list[tuple[int, int]] = []
+        at = self.next
+        for number in sorted(self._ahead):
+            if number > at or not ranges:
+                ranges.append((number - at, 0))
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + 1)
+            at = number + 1
+        if self._highest >= at:
+            ranges.append((self._highest + 1 - at, 0))
+        return Got(self.slot, self.next, ranges[:_RANGES], self.whole, self.wrong)
+
+    def _number(self, low: int) -> int:
+        """The number nearest to the next one that has these low 16 bits."""
+        return self.next + (low - self.next + 0x8000) % 0x10000 - 0x8000
+
+    def _take(self, number: int, chunk: bytes) -> None:
+        if number < self.next or number in self._ahead:
+            return
+        if number >= self.next + AHEAD or self._held + len(chunk) > HELD:
+            return
+        self._ahead[number] = chunk
+        self._held += len(chunk)
+        self._highest = max(self._highest, number)
+
+    def _deliver(self) -> list[bytes]:
+        if self._symbols and self.gaps:
+            self._repair()
+        out = []
+        while (chunk := self._ahead.pop(self.next, None)) is not None:
+            out.append(chunk)
+            self._recent[self.next] = chunk
+            self.next += 1
+            self._held -= len(chunk)
+            self._size += len(chunk)
+            self._crc = crc32(chunk, self._crc)
+        self._highest = max(self._highest, self.next - 1)
+        if out:
+            self._forget()
+        if self.end is not None and self.next >= self.end.chunks:
+            self._judge(self.end)
+        return out
+
+    def _repair(self) -> None:
+        found = recover(self._symbols, self._recent | self._ahead)
+        self.repaired += len(found)
+        for number, chunk in found.items():
+            self._take(number, chunk)
+
+    def _forget(self) -> None:
+        while len(self._recent) > HISTORY:
+            del self._recent[next(iter(self._recent))]
+        if self._symbols:
+            self._symbols = [one for one in self._symbols if one.first + one.count > self.next]
+
+    def _judge(self, end: End) -> None:
+        agrees = (end.chunks, end.size, end.crc) == (self.next, self._size, self._crc)
+        self.whole, self.wrong = agrees, not agrees
+        for held in (self._recent, self._ahead, self._symbols):
+            held.clear()
+        self._flight = None
+        self._held = 0

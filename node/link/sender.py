@@ -1,0 +1,243 @@
+"""The sending half of one reply: what the next packet carries of it.
+
+A packet carries, as far as its budget goes,
+
+1. everything that is not acknowledged, oldest first (L1): on a path with losses each packet repairs the ones before it;
+2. where that is too much: what is new and what is overdue, and repair symbols over the rest of the window (L2);
+3. a backlog that no packet holds goes out as a flight (L3, `flight`), and has its time to arrive before 1 and 2 touch
+   it again.
+
+Chunks that were acknowledged out of order are not repeated, but kept until all before them have come: symbols cover
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from node.link import flight, packet
+from node.link.fec import LENGTH, MAX_SHARD, WINDOW, repair_symbol, shard_size
+from node.link.frame import crc32
+from node.link.packet import DATA_HEAD, REPAIR_HEAD, Block, Data, End, Flight, Got, Repair, data_size
+
+MAX_CHUNK = 1000  # bytes; a longer text must be split, at characters
+_COPY = 4  # chunks that a copy repeats
+_END_SIZE = 15
+
+
+class Sender:
+    """One slot's outgoing chunks, numbered from `first`."""
+
+    def __init__(self, slot: int, first: int = 0, crc: int = 0, size: int = 0) -> None:
+        self.slot = slot
+        self.first_unacked = self.next = self._fresh = first
+        self.end: End | None = None
+        self.whole = False
+        self.wrong = False
+        self.backlog = 0  # bytes that were never sent
+        self._size, self._crc = size, crc
+        self._chunks: dict[int, bytes] = {}  # from `first_unacked` on
+        self._come: set[int] = set()  # acknowledged, though one before is not
+        self._sent: dict[int, float] = {}  # when last
+        self._late: set[int] = set()  # reported missing after they must have come
+        self._aloft: tuple[range, float] = (range(0), 0.0)  # in a flight that may land until then
+        self._symbol = 0
+        self._flights = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is not acknowledged."""
+        return not self.done and (len(self._come) < len(self._chunks) or self.end is not None)
+
+    @property
+    def done(self) -> bool:
+        """Whether the other end has the whole text, or knows that it cannot."""
+        return self.whole or self.wrong
+
+    @property
+    def fresh(self) -> bool:
+        """Whether something was never sent."""
+        return self._fresh < self.next
+
+    @property
+    def late(self) -> bool:
+        """Whether something is known to be lost."""
+        return bool(self._late)
+
+    def push(self, chunk: bytes) -> int:
+        """Add a chunk of at most MAX_CHUNK bytes; gives its number."""
+        if self.end is not None or len(chunk) > MAX_CHUNK:
+            raise ValueError("a chunk after the end" if self.end else f"a chunk of {len(chunk)} bytes")
+        number = self.next
+        self._chunks[number] = chunk
+        self.backlog += len(chunk)
+        self._size += len(chunk)
+        self._crc = crc32(chunk, self._crc)
+        self.next += 1
+        return number
+
+    def finish(self, meta: bytes = b"") -> None:
+        """No more chunks; `meta` of at most 255 bytes goes with the end."""
+        if len(meta) > packet.MAX_META:
+            raise ValueError(f"metadata of {len(meta)} bytes")
+        self.end = End(self.slot, self.next, self._size, self._crc, meta)
+
+    def got(self, block: Got, as_of: float) -> bool:
+        """Learn what has come; `as_of` is when the packet was sent that the other end answers. True on progress."""
+        if block.next > self.next or self.done:
+            return False
+        before = (self.first_unacked, len(self._come))
+        while self.first_unacked < block.next:
+            self._drop(self.first_unacked)
+            self.first_unacked += 1
+        at = block.next
+        for missing, come in block.ranges:
+            for number in range(at, min(at + missing, self._fresh)):
+                if self._sent.get(number, as_of) < as_of and number not in self._come:
+                    self._late.add(number)
+            at += missing
+            self._note_come(range(max(at, self.first_unacked), min(at + come, self.next)))
+            at += come
+        self.whole = self.end is not None and block.whole
+        self.wrong = block.wrong
+        return before != (self.first_unacked, len(self._come)) or self.done
+
+    def _note_come(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._come.add(number)
+            self._late.discard(number)
+
+    def _drop(self, number: int) -> None:
+        if number >= self._fresh:
+            self._fresh = number + 1
+            self.backlog -= len(self._chunks[number])
+        self._chunks.pop(number, None)
+        self._sent.pop(number, None)
+        self._come.discard(number)
+        self._late.discard(number)
+
+    def compose(self, budget: int, now: float, overdue: float, symbols: int) -> list[Block]:
+        """Blocks of at most `budget` bytes; chunks sent over `overdue` seconds ago are sent again before others.
+
+        `symbols` is how many repair symbols cover what finds no room.
+        """
+        end = [self.end] if self.end is not None and not self.fresh else []
+        room = budget - sum(_END_SIZE + len(one.meta) for one in end)
+        numbers = [number for number in self._chunks if number not in self._come and not self._flies(number, now)]
+        if _size(numbers, self._chunks) <= room:
+            return [*self._raw(numbers, now), *end]
+        old = [number for number in numbers if number < self._fresh]
+        window = self._window(old, symbols, room)
+        room -= _repair_size(window, self._chunks, symbols)
+        first = [n for n in old if n in self._late or now - self._sent[n] > overdue]
+        chosen = _fitting([*first, *(n for n in numbers if n >= self._fresh)], self._chunks, room)
+        blocks: list[Block] = self._raw(chosen, now)
+        rest = [number for number in window if number not in chosen]
+        if rest:
+            blocks.append(self._repair(range(rest[0], rest[-1] + 1), symbols))
+        return [*blocks, *(end if not self.fresh else [])]
+
+    def copy(self, budget: int) -> list[Block]:
+        """The last few chunks again, and the end: a packet that follows another a few milliseconds later."""
+        numbers = [number for number in range(max(self.first_unacked, self._fresh - _COPY), self._fresh)]
+        numbers = [number for number in numbers if number not in self._come]
+        end = [self.end] if self.end is not None and not self.fresh else []
+        room = budget - sum(_END_SIZE + len(one.meta) for one in end)
+        while numbers and _size(numbers, self._chunks) > room:
+            numbers.pop(0)
+        return [*_runs(self.slot, numbers, self._chunks), *end]
+
+    def launch(self, loss: float, now: float) -> list[Flight]:
+        """A flight of what was never sent; `lands` says then how long it may take."""
+        rows: list[bytes] = []
+        row: list[bytes] = []
+        first = begin = self._fresh
+        size = DATA_HEAD
+        at = first
+        for at in range(first, self.next + 1):
+            chunk = self._chunks.get(at)
+            full = chunk is not None and (size + data_size(chunk) > flight.SHARD or len(row) == 255)
+            if row and (chunk is None or full):
+                rows.append(packet.encode(Data(self.slot, begin, row)))
+                row, begin, size = [], at, DATA_HEAD
+                if len(rows) == flight.MAX_FLIGHT:
+                    break
+            if chunk is not None:
+                row.append(chunk)
+                size += data_size(chunk)
+        self._mark(range(first, at), now)
+        self._aloft = (range(first, at), math.inf)
+        self._flights = (self._flights + 1) % 256
+        parity = flight.parity_for(len(rows), loss)
+        pieces = flight.shards(rows, parity)
+        return [Flight(self.slot, self._flights, len(rows), parity, i, shard) for i, shard in enumerate(pieces)]
+
+    def lands(self, when: float) -> None:
+        """Until then the last flight's chunks are on their way."""
+        self._aloft = (self._aloft[0], when)
+
+    def _flies(self, number: int, now: float) -> bool:
+        numbers, until = self._aloft
+        return now < until and number in numbers and number not in self._late
+
+    def _raw(self, numbers: Sequence[int], now: float) -> list[Block]:
+        self._mark(numbers, now)
+        return list(_runs(self.slot, numbers, self._chunks))
+
+    def _mark(self, numbers: Iterable[int], now: float) -> None:
+        for number in numbers:
+            self._sent[number] = now
+            self._late.discard(number)
+            if number >= self._fresh:
+                self._fresh = number + 1
+                self.backlog -= len(self._chunks[number])
+
+    def _window(self, old: Sequence[int], symbols: int, room: int) -> list[int]:
+        """The newest of `old` that symbols can cover within half of the room."""
+        window = [number for number in old if number > self._fresh - 1 - WINDOW]
+        small = all(len(self._chunks[n]) + LENGTH <= MAX_SHARD for n in self._chunks if n in range(*_span(window)))
+        return window if small and _repair_size(window, self._chunks, symbols) <= room // 2 else []
+
+    def _repair(self, window: range, symbols: int) -> Repair:
+        chunks = [self._chunks[number] for number in window]
+        first = self._symbol
+        self._symbol = (first + symbols) % 128
+        made = [repair_symbol(chunks, window.start, (first + i) % 128) for i in range(symbols)]
+        return Repair(self.slot, window.start, len(window), first, made)
+
+
+def _span(numbers: Sequence[int]) -> tuple[int, int]:
+    return (numbers[0], numbers[-1] + 1) if numbers else (0, 0)
+
+
+def _size(numbers: Sequence[int], chunks: dict[int, bytes]) -> int:
+    """Bytes of the DATA blocks that carry these chunks."""
+    runs = sum(i == 0 or numbers[i - 1] != number - 1 for i, number in enumerate(numbers))
+    return sum(data_size(chunks[number]) for number in numbers) + DATA_HEAD * (runs + len(numbers) // 255)
+
+
+def _repair_size(window: Sequence[int], chunks: dict[int, bytes], symbols: int) -> int:
+    if not window:
+        return 0
+    return REPAIR_HEAD + symbols * shard_size(chunks[number] for number in range(*_span(window)))
+
+
+def _fitting(numbers: Iterable[int], chunks: dict[int, bytes], room: int) -> list[int]:
+    """The first of `numbers` that fit, in order."""
+    chosen: list[int] = []
+    for number in numbers:
+        if _size(sorted([*chosen, number]), chunks) > room:
+            break
+        chosen.append(number)
+    return sorted(chosen)
+
+
+def _runs(slot: int, numbers: Sequence[int], chunks: dict[int, bytes]) -> Iterable[Data]:
+    """DATA blocks of consecutive chunks."""
+    run: list[bytes] = []
+    for i, number in enumerate(numbers):
+        run.append(chunks[number])
+        if len(run) == 255 or i + 1 == len(numbers) or numbers[i + 1] != number + 1:
+            yield Data(slot, number - len(run) + 1, run)
+            run = []
