@@ -14,8 +14,7 @@ else 20 ms after the last. Acknowledgements say which packets came (for the path
 senders). What a packet carries and when it goes is said in `sender` and `schedule`.
 
 **Pacing.** Bytes leave at the path's rate; a packet may be early by 10 ms' worth. Where the path is too slow for what
-is to be said, news wait, and travel together; packets grow to what fits 150 ms of the path, and what is unacknowledged
-beyond that is covered by repair symbols.
+is to be said, news wait, and travel together; packets grow to what fits 0.4 s of the path.
 
 **Addresses.** Whoever has the key may come from a new address: the newest packet moves the link there. Until an 8-byte
 challenge has come back from it, at most three times as many bytes go there as came from it. A client whose own address
@@ -52,7 +51,7 @@ _BODY = packet.MAX_DATAGRAM - packet.HEAD.size - 16
 _BUDGET = 1150
 _LEAST_BUDGET = 24
 _LEAST_ROOM = 64
-_HOLD_S = 0.15  # of the path's rate that one packet may take
+_HOLD_S = 0.4  # of a full path's time that one packet may take
 _EARLY_S = 0.01
 _PER_PACKET = OVERHEAD + packet.HEAD.size + 16
 _AT_ONCE = 64  # most packets of one call
@@ -428,7 +427,7 @@ class Connection:
             schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
             return []
         overdue = path.srtt + max(0.02, 2 * path.rttvar)
-        symbols = min(6, max(2, path.burst_q95)) if not path.tight else 1
+        symbols = 0 if path.tight else min(6, max(2, path.burst_q95))
         blocks = sender.compose(budget, now, overdue, symbols)
         more = sender.fresh
         schedule.sent(kind, now, more)

@@ -5,8 +5,8 @@
 - Bursts: a histogram of how many packets in a row were lost; old bursts fade.
 - Round trip: srtt and rttvar as in RFC 9002, and the least of the last 20 to 40 seconds.
 - Rate: at most max(4 kB/s, 2 × TFRC), with the equation and the loss intervals of RFC 5348 and the packet size of
-  RFC 4828 (small packets are counted as full ones: routers drop packets, not bytes). Before the first loss the rate
-  is free up to `FIRST_RATE`.
+  RFC 4828 (small packets are counted as full ones: routers drop packets, not bytes). Before the first loss it is
+  `FIRST_RATE`, before the first round trip 4 kB/s.
 - Queue: where the round trip grows by more than `QUEUE_S` over its least, the path is full, whatever the equation
   says (a 4.8 kbit/s radio loses nothing and delays everything). Then 0.9 of what really arrived is the limit, until
   the queue is gone.
@@ -52,6 +52,8 @@ class Path:
         self._floor = _Floor()
         self._arrived = _Arrived()
         self._limit = math.inf
+        self._queue = 0.0
+        self._adjusted = -math.inf
 
     def sent(self, number: int, size: int, now: float) -> None:
         """A packet that asks for an acknowledgement went out; `size` is the datagram's."""
@@ -72,7 +74,7 @@ class Path:
             if back < 0 or (back < BITMAP and ack.bitmap >> back & 1):
                 self._arrive(number, now)
         if flight is not None and first_time:
-            self._observe_rtt(max(1e-4, now - flight[0] - ack.delay), now)
+            self._observe_rtt(max(1e-4, now - flight[0] - ack.delay), flight[1], now)
         self._settle()
         return flight[0] if flight is not None and first_time else None
 
@@ -106,20 +108,26 @@ class Path:
             self._run = 0
         self._events.passed()
 
-    def _observe_rtt(self, rtt: float, now: float) -> None:
+    def _observe_rtt(self, rtt: float, size: int, now: float) -> None:
         if not self._measured:
             self._measured = True
             self.srtt, self.rttvar = rtt, rtt / 2
         else:
             self.rttvar += (abs(self.srtt - rtt) - self.rttvar) / 4
             self.srtt += (rtt - self.srtt) / 8
-        queue = rtt - self._floor.note(rtt, now)
-        if queue > QUEUE_S:
+        # On a slow path a long packet takes its time, which is no queue.
+        queue = rtt - self._floor.note(rtt, now) - (size / self._limit)
+        self._queue += (max(0.0, queue) - self._queue) / 4
+        if now - self._adjusted < self.srtt:
+            return  # what was changed last shows only now
+        if self._queue > QUEUE_S:
             rate = self._arrived.rate(now, self.srtt)
             if rate:
-                self._limit = max(_SLOWEST, 0.9 * rate)
-        elif queue < QUEUE_S / 2:
-            self._limit *= 1.02
+                self._limit = max(_SLOWEST, (0.9 - 0.5 * min(0.4, self._queue)) * rate)
+                self._adjusted = now
+        elif self._limit < math.inf:
+            self._limit *= 1.05
+            self._adjusted = now
             if self._limit > FIRST_RATE:
                 self._limit = math.inf
 
@@ -157,6 +165,8 @@ class Path:
     @property
     def rate(self) -> float:
         """Bytes a second that may be sent, headers included."""
+        if not self._measured:
+            return LEAST_RATE
         return min(self._limit, max(LEAST_RATE, 2 * self._events.tfrc(self.srtt)))
 
 

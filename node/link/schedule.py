@@ -2,7 +2,8 @@
 
 - Copies: how many depends on the loss p, so that all of a chunk's packets are lost in fewer than 4 in 1,000 cases, as
   far as losses are independent: e = clamp(ceil(ln 0.004 / ln p) - 1, 0, 3), none below 0.3 %. They follow 4 ms apart.
-  Where losses come in bursts, copies so close would be lost together: one follows after half a token's time.
+  Where losses come in bursts, copies so close would be lost together: they are spread over the time to the next token,
+  and there are two or three.
 - Tail: when the reply ends, or pauses for twice its usual gap, no later packet will repair the last one. So repeats
   follow after 12, 20, 35, 59, 100 and 170 ms, while unacknowledged.
 - Then one packet a timeout (PTO), each 1.5 times as long as the one before, at most 2 s.
@@ -86,7 +87,8 @@ class Schedule:
         if burst < _BURSTY:
             self._plan = [(now + COPY_S * (i + 1), Kind.COPY) for i in range(count)]
         else:
-            self._plan = [(now + self._gap / 2, Kind.COPY)] * min(1, count)
+            count = max(2, count) if count else 0
+            self._plan = [(now + self._gap * (i + 1) / (count + 1), Kind.COPY) for i in range(count)]
         start = now if ended else self._last_news + 2 * self._gap
         self._plan += [(start + offset, Kind.REPEAT) for offset in TAIL_S]
         self._plan.sort()

@@ -4,8 +4,10 @@ A packet carries, as far as its budget goes,
 
 1. everything that is not acknowledged, oldest first (L1): on a path with losses each packet repairs the ones before it;
 2. where that is too much: what is new and what is overdue, and repair symbols over the rest of the window (L2);
-3. a backlog that no packet holds goes out as a flight (L3, `flight`), and has its time to arrive before 1 and 2 touch
-   it again.
+3. on a path that is full already (lean): what is new or overdue, and what the packet before brought, once more: a lost
+   packet is repaired by the next, for the fewest bytes;
+4. a backlog that no packet holds goes out as a flight (L3, `flight`), and has its time to arrive before the others
+   touch it again.
 
 Chunks that were acknowledged out of order are not repeated, but kept until all before them have come: symbols cover
 them.
@@ -42,6 +44,7 @@ class Sender:
         self._sent: dict[int, float] = {}  # when last
         self._late: set[int] = set()  # reported missing after they must have come
         self._aloft: tuple[range, float] = (range(0), 0.0)  # in a flight that may land until then
+        self._previous: list[int] = []  # what the last packet brought for the first time
         self._symbol = 0
         self._flights = 0
 
@@ -120,23 +123,27 @@ class Sender:
     def compose(self, budget: int, now: float, overdue: float, symbols: int) -> list[Block]:
         """Blocks of at most `budget` bytes; chunks sent over `overdue` seconds ago are sent again before others.
 
-        `symbols` is how many repair symbols cover what finds no room.
+        `symbols` is how many repair symbols cover what finds no room; with none, the packet is lean.
         """
-        end = [self.end] if self.end is not None and not self.fresh else []
+        end = [self.end] if self.end is not None else []
         room = budget - sum(_END_SIZE + len(one.meta) for one in end)
         numbers = [number for number in self._chunks if number not in self._come and not self._flies(number, now)]
-        if _size(numbers, self._chunks) <= room:
-            return [*self._raw(numbers, now), *end]
         old = [number for number in numbers if number < self._fresh]
-        window = self._window(old, symbols, room)
-        room -= _repair_size(window, self._chunks, symbols)
-        first = [n for n in old if n in self._late or now - self._sent[n] > overdue]
-        chosen = _fitting([*first, *(n for n in numbers if n >= self._fresh)], self._chunks, room)
-        blocks: list[Block] = self._raw(chosen, now)
-        rest = [number for number in window if number not in chosen]
+        new = [number for number in numbers if number >= self._fresh]
+        window: list[int] = []
+        if not symbols or _size(numbers, self._chunks) > room:
+            window = self._window(old, symbols, room)
+            room -= _repair_size(window, self._chunks, symbols)
+            again = [n for n in old if n in self._late or n in self._previous or now - self._sent[n] > overdue]
+            numbers = _fitting(again if symbols else [*new, *again], self._chunks, room)
+            numbers = _fitting([*numbers, *new], self._chunks, room) if symbols else numbers
+        self._mark(numbers, now)
+        self._previous = [number for number in numbers if number in new]
+        blocks: list[Block] = list(_runs(self.slot, numbers, self._chunks))
+        rest = [number for number in window if number not in numbers]
         if rest:
             blocks.append(self._repair(range(rest[0], rest[-1] + 1), symbols))
-        return [*blocks, *(end if not self.fresh else [])]
+        return blocks if self.fresh else [*blocks, *end]
 
     def copy(self, budget: int) -> list[Block]:
         """The last few chunks again, and the end: a packet that follows another a few milliseconds later."""
@@ -181,10 +188,6 @@ class Sender:
         numbers, until = self._aloft
         return now < until and number in numbers and number not in self._late
 
-    def _raw(self, numbers: Sequence[int], now: float) -> list[Block]:
-        self._mark(numbers, now)
-        return list(_runs(self.slot, numbers, self._chunks))
-
     def _mark(self, numbers: Iterable[int], now: float) -> None:
         for number in numbers:
             self._sent[number] = now
@@ -195,7 +198,7 @@ class Sender:
 
     def _window(self, old: Sequence[int], symbols: int, room: int) -> list[int]:
         """The newest of `old` that symbols can cover within half of the room."""
-        window = [number for number in old if number > self._fresh - 1 - WINDOW]
+        window = [number for number in old if number > self._fresh - 1 - WINDOW] if symbols else []
         small = all(len(self._chunks[n]) + LENGTH <= MAX_SHARD for n in self._chunks if n in range(*_span(window)))
         return window if small and _repair_size(window, self._chunks, symbols) <= room // 2 else []
 
