@@ -8,8 +8,8 @@
   RFC 4828 (small packets are counted as full ones: routers drop packets, not bytes). Before the first loss it is
   `FIRST_RATE`, before the first round trip 4 kB/s.
 - Queue: where the round trip grows by more than `QUEUE_S` over its least, the path is full, whatever the equation
-  says (a 4.8 kbit/s radio loses nothing and delays everything). Then 0.9 of what really arrived is the limit, until
-  the queue is gone.
+  says (a 4.8 kbit/s radio loses nothing and delays everything). Then the limit is less than what can arrive, until the
+  queue is gone, and a little less afterwards.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ QUEUE_S = 0.06
 _REORDER = 3
 _NOMINAL = 1460  # RFC 4828
 _WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)  # RFC 5348, 5.4
+_DRAIN, _CRUISE, _PROBE = 0.75, 0.92, 1.03  # of a full path's capacity; the last, a round trip
 _SLOWEST = 100.0  # bytes a second; a limit below is a measurement gone wrong
 _BURSTS = 16  # longest burst told apart
 _FADE = 0.98  # what a burst still counts after the next
@@ -118,18 +119,18 @@ class Path:
         # On a slow path a long packet takes its time, which is no queue.
         queue = rtt - self._floor.note(rtt, now) - (size / self._limit)
         self._queue += (max(0.0, queue) - self._queue) / 4
-        if now - self._adjusted < self.srtt:
+        capacity = self._arrived.capacity(now, self.srtt)
+        if now - self._adjusted < self.srtt or not capacity:
             return  # what was changed last shows only now
         if self._queue > QUEUE_S:
-            rate = self._arrived.rate(now, self.srtt)
-            if rate:
-                self._limit = max(_SLOWEST, (0.9 - 0.5 * min(0.4, self._queue)) * rate)
-                self._adjusted = now
+            self._limit = max(_SLOWEST, _DRAIN * capacity)
         elif self._limit < math.inf:
-            self._limit *= 1.05
-            self._adjusted = now
+            self._limit = max(self._limit * _PROBE, _CRUISE * capacity)
             if self._limit > FIRST_RATE:
                 self._limit = math.inf
+        else:
+            return
+        self._adjusted = now
 
     @property
     def pto(self) -> float:
@@ -226,19 +227,24 @@ class _Floor:
 
 
 class _Arrived:
-    """Bytes that were acknowledged, over the last second or two round trips."""
+    """What was acknowledged; the most that arrived in a stretch of two round trips is what the path can carry."""
+
+    MEMORY_S = 15.0
 
     def __init__(self) -> None:
         self._log: deque[tuple[float, int]] = deque(maxlen=512)
+        self._rates: deque[tuple[float, float]] = deque(maxlen=512)
 
     def add(self, size: int, now: float) -> None:
         self._log.append((now, size))
 
-    def rate(self, now: float, rtt: float) -> float:
+    def capacity(self, now: float, rtt: float) -> float:
         """Bytes a second; 0 where too little is known."""
         span = max(1.0, 2 * rtt)
         while self._log and self._log[0][0] < now - span:
             self._log.popleft()
-        if len(self._log) < 4:
-            return 0.0
-        return sum(size for _, size in self._log) / max(now - self._log[0][0], span / 2)
+        if len(self._log) >= 4 and now - self._log[0][0] > span / 2:
+            self._rates.append((now, sum(size for _, size in self._log) / span))
+        while self._rates and self._rates[0][0] < now - self.MEMORY_S:
+            self._rates.popleft()
+        return max((rate for _, rate in self._rates), default=0.0)
