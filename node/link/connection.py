@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from node.errors import LinkError
 from node.link import packet
 from node.link.crypto import ReplayWindow, Sealer
+from node.link.events import Address, Came, Closed, Delivered, Ended, Event, Moved, Opened, Stopped
 from node.link.packet import Ack, Block, Challenge, Close, Data, End, Flight, Got, Ping, Repair, Response, Stop
 from node.link.path import OVERHEAD, Path
 from node.link.receiver import Receiver
@@ -55,62 +55,9 @@ _HOLD_S = 0.4  # of a full path's time that one packet may take
 _EARLY_S = 0.01
 _PER_PACKET = OVERHEAD + packet.HEAD.size + 16
 _AT_ONCE = 64  # most packets of one call
+_PADDED = 3  # first packets of a client that are full
+_AT_FIRST_S = 1.0  # of the rate that may go at once before anything is known of the path
 _SPREAD_S = 0.01  # a flight takes at least so long: it must outlast a short burst
-
-Address = Hashable
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class Came:
-    """A chunk, the next in order."""
-
-    slot: int
-    number: int
-    chunk: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The whole text has come and is right; or, not `whole`, it is wrong and stays so."""
-
-    slot: int
-    whole: bool
-    meta: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """The other end has the whole text; or, not `whole`, it found it wrong."""
-
-    slot: int
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The other end wants no more of this slot."""
-
-    slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The other end has a new address."""
-
-    address: Address
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    reason: int
-
-
-Event = Opened | Came | Ended | Delivered | Stopped | Moved | Closed
 
 
 class _Stream:
@@ -344,7 +291,8 @@ class Connection:
             blocks, eliciting = body
             sealed = self._sealed(blocks)
             size = len(sealed) + OVERHEAD
-            self._free_at = max(self._free_at, now - _EARLY_S) + size / self.path.rate
+            early = _EARLY_S if self.path.measured else _AT_FIRST_S
+            self._free_at = max(self._free_at, now - early) + size / self.path.rate
             self._bytes_out += len(sealed)
             if eliciting:
                 self.path.sent(self._next_number - 1, len(sealed), now)
@@ -360,7 +308,7 @@ class Connection:
         self._next_number += 1
         head = packet.head(self.number, number)
         body = b"".join(map(packet.encode, blocks))
-        if self._client and not self.received:
+        if self._client and not self.received and number < _PADDED:
             body = body.ljust(_BODY, b"\x00")  # so that the node may answer with more than a few bytes
         return head + self._seal.seal(number, head, body)
 
@@ -404,15 +352,30 @@ class Connection:
         """The next flight's shard or stream's blocks that are due and may go."""
         if self._free_at > now:
             return []
-        if self._flights and self._flights[0][0] <= now:
+        if self._flight_due(now, room):
             return [self._flights.popleft()[1]]
-        for stream in sorted(self._streams.values(), key=lambda stream: self._due(stream, now)[0]):
-            when, kind = self._due(stream, now)
-            if when > now:
+        blocks: list[Block] = []
+        for stream in self._by_due(now):
+            if room < _LEAST_ROOM:
                 break
-            if blocks := self._from(stream, kind, now, room):
-                return blocks
-        return [self._flights.popleft()[1]] if self._flights and self._flights[0][0] <= now else []
+            more = self._from(stream, self._due(stream, now)[1], now, room)
+            room -= sum(len(packet.encode(block)) for block in more)
+            blocks += more
+        if not blocks and self._flight_due(now, room):
+            return [self._flights.popleft()[1]]
+        return blocks
+
+    def _by_due(self, now: float) -> list[_Stream]:
+        """The streams whose packets are due, the longest due first."""
+        if len(self._streams) == 1:
+            return [stream for stream in self._streams.values() if self._due(stream, now)[0] <= now]
+        due = [(self._due(stream, now)[0], slot) for slot, stream in self._streams.items()]
+        return [self._streams[slot] for when, slot in sorted(due) if when <= now]
+
+    def _flight_due(self, now: float, room: int) -> bool:
+        if not self._flights or self._flights[0][0] > now:
+            return False
+        return packet.FLIGHT_HEAD + len(self._flights[0][1].shard) <= room
 
     def _from(self, stream: _Stream, kind: Kind, now: float, room: int) -> list[Block]:
         sender, schedule, path = stream.sender, stream.schedule, self.path
@@ -422,7 +385,7 @@ class Connection:
             blocks = sender.copy(budget) if schedule.may_copy(now) else []
             schedule.skip()
             return [*stop, *blocks] if blocks else []
-        if sender.backlog > _BUDGET and not path.tight:
+        if sender.backlog > _BUDGET and not path.tight and self._proven:
             self._launch(sender, now)
             schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
             return []

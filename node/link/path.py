@@ -43,7 +43,7 @@ class Path:
         self.srtt = _FIRST_RTT
         self.rttvar = _FIRST_RTT / 2
         self.packets_sent = self.packets_lost = self.bytes_sent = 0
-        self._measured = False
+        self.measured = False
         self._flying: dict[int, tuple[float, int]] = {}  # packet number -> when sent, bytes; in order
         self._received: set[int] = set()  # of those that fly
         self._largest = -1
@@ -110,8 +110,8 @@ class Path:
         self._events.passed()
 
     def _observe_rtt(self, rtt: float, size: int, now: float) -> None:
-        if not self._measured:
-            self._measured = True
+        if not self.measured:
+            self.measured = True
             self.srtt, self.rttvar = rtt, rtt / 2
         else:
             self.rttvar += (abs(self.srtt - rtt) - self.rttvar) / 4
@@ -140,7 +140,7 @@ class Path:
     @property
     def min_rtt(self) -> float:
         """The least round trip seen lately, in seconds."""
-        return self._floor.least if self._measured else self.srtt
+        return self._floor.least if self.measured else self.srtt
 
     @property
     def mean_burst(self) -> float:
@@ -166,7 +166,7 @@ class Path:
     @property
     def rate(self) -> float:
         """Bytes a second that may be sent, headers included."""
-        if not self._measured:
+        if not self.measured:
             return LEAST_RATE
         return min(self._limit, max(LEAST_RATE, 2 * self._events.tfrc(self.srtt)))
 

@@ -1,0 +1,122 @@
+"""Estimates of a path, from packets whose fate the test decides."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from node.link.packet import Ack
+from node.link.path import LEAST_RATE, Path
+
+
+class Driver:
+    """Sends packets one by one and acknowledges what came."""
+
+    def __init__(self, rtt: float = 0.1, gap: float = 0.02) -> None:
+        self.path, self.rtt, self.gap = Path(), rtt, gap
+        self.now, self.number = 0.0, 0
+        self.seen: set[int] = set()
+
+    def packet(self, lost: bool, size: int = 100, rtt: float | None = None) -> None:
+        self.path.sent(self.number, size, self.now)
+        if not lost:
+            self.seen.add(self.number)
+            bits = sum(1 << i for i in range(64) if self.number - 1 - i in self.seen)
+            self.path.acked(Ack(self.number, 0.0, bits), self.now + (rtt or self.rtt))
+        self.number += 1
+        self.now += self.gap
+
+
+def test_loss_is_learned_and_forgotten() -> None:
+    driver, rng = Driver(), random.Random(1)
+    for _ in range(600):
+        driver.packet(rng.random() < 0.1)
+    assert driver.path.loss == pytest.approx(0.1, abs=0.08)
+    assert driver.path.packets_lost == pytest.approx(60, abs=25)
+    for _ in range(600):
+        driver.packet(False)
+    assert driver.path.loss < 0.001
+
+
+def test_round_trips() -> None:
+    driver = Driver(rtt=0.25)
+    assert driver.path.rate == LEAST_RATE
+    for _ in range(50):
+        driver.packet(False)
+    assert driver.path.srtt == pytest.approx(0.25)
+    assert driver.path.min_rtt == pytest.approx(0.25)
+    assert driver.path.pto == pytest.approx(0.27, abs=0.01)
+    assert not driver.path.tight
+
+
+def test_bursts_are_told_from_single_losses() -> None:
+    single, burst = Driver(), Driver()
+    for i in range(1000):
+        single.packet(i % 20 == 0)
+        burst.packet(i % 60 in (0, 1, 2))
+    assert single.path.mean_burst == pytest.approx(1.0)
+    assert single.path.burst_q95 == 1
+    assert burst.path.mean_burst == pytest.approx(3.0)
+    assert burst.path.burst_q95 == 3
+
+
+def test_a_packet_is_lost_only_when_three_later_ones_came() -> None:
+    path = Path()
+    for number in range(6):
+        path.sent(number, 100, number * 0.01)
+    path.acked(Ack(2, 0.0, 0b10), 0.1)  # 2 and 0
+    assert path.packets_lost == 0
+    path.acked(Ack(4, 0.0, 0b1010), 0.12)  # 4, 2 and 0: 1 is lost, 3 may still come
+    assert path.packets_lost == 1
+    path.acked(Ack(5, 0.0, 0b111), 0.13)
+    assert path.packets_lost == 1
+
+
+def test_an_acknowledgement_answers_once() -> None:
+    path = Path()
+    path.sent(0, 100, 1.0)
+    assert path.acked(Ack(0, 0.0, 0), 1.1) == 1.0
+    assert path.acked(Ack(0, 0.0, 0), 1.2) is None
+    assert path.acked(Ack(77, 0.0, 0), 1.2) is None
+
+
+def test_the_rate_follows_the_equation_of_rfc_5348() -> None:
+    driver = Driver(rtt=0.1, gap=0.05)
+    for i in range(2000):
+        driver.packet(i % 50 == 0)
+    p, rtt = 1 / 50, 0.1
+    root = math.sqrt(2 * p / 3)
+    equation = 1460 / (rtt * (root + 12 * math.sqrt(3 * p / 8) * p * (1 + 32 * p * p)))
+    assert driver.path.rate == pytest.approx(2 * equation, rel=0.05)
+
+
+def test_losses_within_a_round_trip_are_one_event() -> None:
+    spread, together = Driver(rtt=0.5, gap=0.02), Driver(rtt=0.5, gap=0.02)
+    for i in range(2000):
+        spread.packet(i % 50 == 0)
+        together.packet(i % 200 in (0, 2, 4, 6))
+    assert together.path.packets_lost == spread.path.packets_lost
+    assert together.path.rate > 1.5 * spread.path.rate
+
+
+def test_a_growing_queue_limits_the_rate_until_it_is_gone() -> None:
+    driver = Driver(rtt=0.1, gap=0.1)
+    for _ in range(40):
+        driver.packet(False)
+    for i in range(60):
+        driver.packet(False, rtt=0.1 + 0.01 * i)
+    assert driver.path.tight
+    assert driver.path.rate == pytest.approx(0.75 * 1280, rel=0.25)
+    for _ in range(20):
+        driver.packet(False)
+    assert driver.path.rate > 0.9 * 1280
+
+
+def test_what_nobody_speaks_of_is_lost_and_forgotten() -> None:
+    path = Path()
+    for number in range(1000):
+        path.sent(number, 100, number * 0.01)
+    assert len(path._flying) <= 256
+    assert path.loss > 0.9
