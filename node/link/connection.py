@@ -33,49 +33,22 @@ from collections.abc import Callable, Sequence
 from node.errors import LinkError
 from node.link import packet
 from node.link.crypto import ReplayWindow, Sealer
+from node.link.departures import LEAST_ROOM, Departures, Stream
 from node.link.events import Address, Came, Closed, Delivered, Ended, Event, Moved, Opened, Stopped
 from node.link.packet import Ack, Block, Challenge, Close, Data, End, Flight, Got, Ping, Repair, Response, Stop
-from node.link.path import OVERHEAD, Path
+from node.link.path import Path
 from node.link.receiver import Receiver
-from node.link.schedule import Kind, Schedule
 from node.link.sender import Sender
 
 MAX_SLOTS = 256
 IDLE_S = 60.0
 PING_S = 0.4
-SILENT_S = 3.0
 ACK_S = 0.02
 AMPLIFICATION = 3
 
 _BODY = packet.MAX_DATAGRAM - packet.HEAD.size - 16
-_BUDGET = 1150
-_LEAST_BUDGET = 24
-_LEAST_ROOM = 64
-_HOLD_S = 0.4  # of a full path's time that one packet may take
-_EARLY_S = 0.01
-_PER_PACKET = OVERHEAD + packet.HEAD.size + 16
 _AT_ONCE = 64  # most packets of one call
 _PADDED = 3  # first packets of a client that are full
-_AT_FIRST_S = 1.0  # of the rate that may go at once before anything is known of the path
-_SPREAD_S = 0.01  # a flight takes at least so long: it must outlast a short burst
-
-
-class _Stream:
-    """Both directions of a slot."""
-
-    __slots__ = ("delivered", "receiver", "schedule", "sender", "stopping")
-
-    def __init__(self, sender: Sender, receiver: Receiver) -> None:
-        self.sender = sender
-        self.receiver = receiver
-        self.schedule = Schedule()
-        self.stopping = False
-        self.delivered = False
-
-    @property
-    def active(self) -> bool:
-        """Whether packets must go."""
-        return self.sender.waiting or self.stopping
 
 
 class Connection:
@@ -86,7 +59,6 @@ class Connection:
     ) -> None:
         self.number = number
         self.address = address
-        self.path = Path()
         self.closed = False
         self.rejected = 0  # datagrams that were not for us, not fresh, or no packets of ours
         self.received = 0
@@ -97,9 +69,9 @@ class Connection:
         self._open = Sealer(secret, number, from_client=not client)
         self._window = ReplayWindow()
         self._next_number = 0
-        self._streams: dict[int, _Stream] = {}
+        self._out = Departures()
+        self._streams = self._out.streams
         self._events: deque[Event] = deque()
-        self._flights: deque[tuple[float, Flight]] = deque()
         self._proven = client
         self._challenge = b""
         self._response = b""
@@ -108,11 +80,13 @@ class Connection:
         self._last_ack = -math.inf
         self._largest_at = 0.0
         self._touched: set[int] = set()
-        self._free_at = -math.inf
         self._as_of = -math.inf
-        self._answered = math.inf  # when the oldest packet without an answer after it went out
-        self._last_eliciting = -math.inf
         self._closing: Close | None = None
+
+    @property
+    def path(self) -> Path:
+        """What is known of the path to the other end."""
+        return self._out.path
 
     # What the application says.
 
@@ -120,7 +94,7 @@ class Connection:
         """Use a slot; `receive_from`, `crc` and `size` are what is known of a text that goes on."""
         if slot in self._streams or not 0 <= slot < MAX_SLOTS:
             raise ValueError(f"slot {slot} cannot be opened")
-        self._streams[slot] = _Stream(Sender(slot, send_from, crc, size), Receiver(slot, receive_from, crc, size))
+        self._streams[slot] = Stream(Sender(slot, send_from, crc, size), Receiver(slot, receive_from, crc, size))
 
     def send(self, slot: int, chunk: bytes, now: float) -> None:
         """Send a chunk; it leaves with the next `datagrams_to_send`."""
@@ -191,7 +165,7 @@ class Connection:
         self._challenge = self._entropy(8)
         self._bytes_in = self._bytes_out = 0
         if not first:
-            self.path = Path()
+            self._out.path = Path()
             self._events.append(Moved(address))
 
     def _take(self, blocks: Sequence[Block], now: float) -> None:
@@ -252,7 +226,7 @@ class Connection:
             self._events.append(Ended(block.slot, receiver.whole, receiver.end.meta if receiver.end else b""))
         return receiver.done or (gaps and not receiver.gaps) or isinstance(block, End)
 
-    def _stream(self, slot: int) -> _Stream | None:
+    def _stream(self, slot: int) -> Stream | None:
         """The slot's stream; a node opens what its client begins to use."""
         if slot not in self._streams and not self._client:
             self.open(slot)
@@ -265,7 +239,7 @@ class Connection:
         as_of = self.path.acked(ack, now)
         if as_of is not None:
             self._as_of = max(self._as_of, as_of)
-            self._answered = math.inf if self._as_of >= self._last_eliciting else self._as_of
+            self._out.answered(self._as_of)
 
     def _got(self, block: Got, now: float) -> None:
         stream = self._streams.get(block.slot)
@@ -290,14 +264,8 @@ class Connection:
         while len(out) < _AT_ONCE and not self.closed and (body := self._next_body(now)) is not None:
             blocks, eliciting = body
             sealed = self._sealed(blocks)
-            size = len(sealed) + OVERHEAD
-            early = _EARLY_S if self.path.measured else _AT_FIRST_S
-            self._free_at = max(self._free_at, now - early) + size / self.path.rate
             self._bytes_out += len(sealed)
-            if eliciting:
-                self.path.sent(self._next_number - 1, len(sealed), now)
-                self._last_eliciting = now
-                self._answered = min(self._answered, now)
+            self._out.left(self._next_number - 1, len(sealed), eliciting, now)
             out.append((sealed, self.address))
             if self._closing is not None:
                 self.closed = True
@@ -315,7 +283,7 @@ class Connection:
     def _next_body(self, now: float) -> tuple[list[Block], bool] | None:
         """The blocks of the next packet, and whether it asks for an acknowledgement; None when nothing is due."""
         room = self._room()
-        if room < _LEAST_ROOM:
+        if room < LEAST_ROOM:
             return None
         first: list[Block] = []
         if self._response:
@@ -325,7 +293,7 @@ class Connection:
         ack = self._ack_due <= now
         acks = self._acknowledgement(now) if self._ack_due < math.inf else []
         used = sum(len(packet.encode(block)) for block in (*first, *acks)) + 9
-        news = self._news(now, room - used) if self._closing is None else []
+        news = self._out.news(now, room - used, flights=self._proven) if self._closing is None else []
         if not news and not first and not ack and not self._ping_due(now):
             return None
         if not news and not first and not ack:
@@ -348,97 +316,20 @@ class Connection:
         ack = Ack(max(0, self._window.largest), max(0.0, now - self._largest_at), self._window.recent(packet.BITMAP))
         return [ack, *(self._streams[slot].receiver.got() for slot in sorted(self._touched)[:16])]
 
-    def _news(self, now: float, room: int) -> list[Block]:
-        """The next flight's shard or stream's blocks that are due and may go."""
-        if self._free_at > now:
-            return []
-        if self._flight_due(now, room):
-            return [self._flights.popleft()[1]]
-        blocks: list[Block] = []
-        for stream in self._by_due(now):
-            if room < _LEAST_ROOM:
-                break
-            more = self._from(stream, self._due(stream, now)[1], now, room)
-            room -= sum(len(packet.encode(block)) for block in more)
-            blocks += more
-        if not blocks and self._flight_due(now, room):
-            return [self._flights.popleft()[1]]
-        return blocks
-
-    def _by_due(self, now: float) -> list[_Stream]:
-        """The streams whose packets are due, the longest due first."""
-        if len(self._streams) == 1:
-            return [stream for stream in self._streams.values() if self._due(stream, now)[0] <= now]
-        due = [(self._due(stream, now)[0], slot) for slot, stream in self._streams.items()]
-        return [self._streams[slot] for when, slot in sorted(due) if when <= now]
-
-    def _flight_due(self, now: float, room: int) -> bool:
-        if not self._flights or self._flights[0][0] > now:
-            return False
-        return packet.FLIGHT_HEAD + len(self._flights[0][1].shard) <= room
-
-    def _from(self, stream: _Stream, kind: Kind, now: float, room: int) -> list[Block]:
-        sender, schedule, path = stream.sender, stream.schedule, self.path
-        stop: list[Block] = [Stop(sender.slot)] if stream.stopping else []
-        budget = min(room - 2, self._budget())
-        if kind is Kind.COPY:
-            blocks = sender.copy(budget) if schedule.may_copy(now) else []
-            schedule.skip()
-            return [*stop, *blocks] if blocks else []
-        if sender.backlog > _BUDGET and not path.tight and self._proven:
-            self._launch(sender, now)
-            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
-            return []
-        overdue = path.srtt + max(0.02, 2 * path.rttvar)
-        symbols = 0 if path.tight else min(6, max(2, path.burst_q95))
-        blocks = sender.compose(budget, now, overdue, symbols)
-        more = sender.fresh
-        schedule.sent(kind, now, more)
-        if kind is Kind.NEWS and not more:
-            pressed = path.tight or self._free_at > now - _EARLY_S / 2
-            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, pressed)
-        return [*stop, *blocks]
-
-    def _launch(self, sender: Sender, now: float) -> None:
-        """Put a backlog on its way as a flight, spread over time."""
-        start = max(now, self._flights[-1][0] if self._flights else now)
-        pieces = sender.launch(self.path.loss, now)
-        size = len(pieces[0].shard) + _PER_PACKET
-        spacing = max(size / self.path.rate, _SPREAD_S / len(pieces))
-        sender.lands(start + spacing * len(pieces) + 1.25 * self.path.srtt + 0.05)
-        self._flights.extend((start + spacing * i, piece) for i, piece in enumerate(pieces))
-
-    def _budget(self) -> int:
-        if not self.path.tight:
-            return _BUDGET
-        return max(_LEAST_BUDGET, min(_BUDGET, int(self.path.rate * _HOLD_S) - _PER_PACKET))
-
-    def _due(self, stream: _Stream, now: float) -> tuple[float, Kind]:
-        """When a stream's next packet goes, silence considered."""
-        if not stream.active:
-            return math.inf, Kind.REPEAT
-        when, kind = stream.schedule.due(self.path.pto)
-        if now - self._answered > SILENT_S:
-            return max(when, self._last_eliciting + 1.0), kind
-        return when, kind
-
     def _ping_due(self, now: float) -> bool:
         return self._ping_at() <= now
 
     def _ping_at(self) -> float:
         expecting = self._client and any(not stream.receiver.done for stream in self._streams.values())
-        return max(self.last_heard, self._last_eliciting) + PING_S if expecting else math.inf
+        return max(self.last_heard, self._out.last) + PING_S if expecting else math.inf
 
     def timer(self, now: float) -> float:
         """When `datagrams_to_send` has something to do at the latest; infinity while there is nothing."""
-        if self.closed or self._room() < _LEAST_ROOM:
+        if self.closed or self._room() < LEAST_ROOM:
             return math.inf
         if self._closing is not None or self._response:
             return now
-        due = min((self._due(stream, now)[0] for stream in self._streams.values()), default=math.inf)
-        if self._flights:
-            due = min(due, self._flights[0][0])
-        return min(self._ack_due, self._ping_at(), max(due, self._free_at))
+        return min(self._ack_due, self._ping_at(), self._out.next_at(now))
 
     def dead(self, now: float) -> bool:
         """Whether nobody was heard for so long that the link is given up."""

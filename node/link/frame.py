@@ -28,7 +28,7 @@ Each length is checked before anything is taken from it; bytes after the CRC are
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
@@ -45,7 +45,7 @@ _TOTALS = struct.Struct(">III")
 _RANGE = struct.Struct(">IH")
 _MAX_RANGES = 32
 
-crc32 = mkPredefinedCrcFun("crc-32")
+crc32: Callable[..., int] = mkPredefinedCrcFun("crc-32")
 
 
 class Kind(IntEnum):

@@ -20,6 +20,7 @@ failure it goes on ONE byte after the marker's begin, not after the claimed fram
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -38,7 +39,7 @@ _HEADER, _HEADER_PARITY = 6, 6
 _HEAD = _HEADER + _HEADER_PARITY
 _WRONG_BITS = 3
 _MARKER = int.from_bytes(MARKER, "big")
-_crc16 = mkPredefinedCrcFun("crc-ccitt-false")
+_crc16: Callable[..., int] = mkPredefinedCrcFun("crc-ccitt-false")
 
 
 def _noise(size: int) -> bytes:

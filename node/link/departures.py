@@ -1,0 +1,153 @@
+"""What leaves a link next: which reply's packet, or which piece of a flight, and when the path may take it.
+
+The path's rate is kept by moving `free_at` on with every packet. Where it is the limit, due packets wait for it, news
+gather meanwhile, and the one that waited longest goes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from node.link import packet
+from node.link.packet import Block, Flight, Stop
+from node.link.path import OVERHEAD, Path
+from node.link.receiver import Receiver
+from node.link.schedule import Kind, Schedule
+from node.link.sender import Sender
+
+SILENT_S = 3.0
+PER_PACKET = OVERHEAD + packet.HEAD.size + 16
+LEAST_ROOM = 64
+
+_BUDGET = 1150
+_LEAST_BUDGET = 24
+_HOLD_S = 0.4  # of a full path's time that one packet may take
+_EARLY_S = 0.01
+_AT_FIRST_S = 1.0  # of the rate that may go at once before anything is known of the path
+_SPREAD_S = 0.01  # a flight takes at least so long: it must outlast a short burst
+
+
+class Stream:
+    """Both directions of a slot."""
+
+    __slots__ = ("delivered", "receiver", "schedule", "sender", "stopping")
+
+    def __init__(self, sender: Sender, receiver: Receiver) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.schedule = Schedule()
+        self.stopping = False
+        self.delivered = False
+
+    @property
+    def active(self) -> bool:
+        """Whether packets must go."""
+        return self.sender.waiting or self.stopping
+
+
+class Departures:
+    """The outgoing half of a link, but for acknowledgements and the link's own affairs."""
+
+    def __init__(self) -> None:
+        self.path = Path()
+        self.streams: dict[int, Stream] = {}
+        self._flights: deque[tuple[float, Flight]] = deque()
+        self._free_at = -math.inf
+        self.last = -math.inf  # when a packet that asks for an acknowledgement went out
+        self._unanswered = math.inf  # when the oldest without an answer after it went out
+
+    def left(self, number: int, size: int, eliciting: bool, now: float) -> None:
+        """A datagram of `size` bytes went out."""
+        early = _EARLY_S if self.path.measured else _AT_FIRST_S
+        self._free_at = max(self._free_at, now - early) + (size + OVERHEAD) / self.path.rate
+        if eliciting:
+            self.path.sent(number, size, now)
+            self.last = now
+            self._unanswered = min(self._unanswered, now)
+
+    def answered(self, as_of: float) -> None:
+        """The other end has seen the packet that went out then."""
+        self._unanswered = math.inf if as_of >= self.last else as_of
+
+    def next_at(self, now: float) -> float:
+        """When something is due and may go; infinity where nothing is."""
+        due = min((self.due(stream, now)[0] for stream in self.streams.values()), default=math.inf)
+        if self._flights:
+            due = min(due, self._flights[0][0])
+        return max(due, self._free_at)
+
+    def news(self, now: float, room: int, *, flights: bool) -> list[Block]:
+        """The next flight's shard or stream's blocks that are due and may go."""
+        if self._free_at > now:
+            return []
+        if self._flight_due(now, room):
+            return [self._flights.popleft()[1]]
+        blocks: list[Block] = []
+        for stream in self._by_due(now):
+            if room < LEAST_ROOM:
+                break
+            more = self._from(stream, now, room, flights)
+            room -= sum(len(packet.encode(block)) for block in more)
+            blocks += more
+        if not blocks and self._flight_due(now, room):
+            return [self._flights.popleft()[1]]
+        return blocks
+
+    def _by_due(self, now: float) -> list[Stream]:
+        """The streams whose packets are due, the longest due first."""
+        if len(self.streams) == 1:
+            return [stream for stream in self.streams.values() if self.due(stream, now)[0] <= now]
+        due = [(self.due(stream, now)[0], slot) for slot, stream in self.streams.items()]
+        return [self.streams[slot] for when, slot in sorted(due) if when <= now]
+
+    def _flight_due(self, now: float, room: int) -> bool:
+        if not self._flights or self._flights[0][0] > now:
+            return False
+        return packet.FLIGHT_HEAD + len(self._flights[0][1].shard) <= room
+
+    def _from(self, stream: Stream, now: float, room: int, flights: bool) -> list[Block]:
+        sender, schedule, path = stream.sender, stream.schedule, self.path
+        kind = schedule.due(path.pto)[1]
+        stop: list[Block] = [Stop(sender.slot)] if stream.stopping else []
+        budget = min(room - 2, self._budget())
+        if kind is Kind.COPY:
+            blocks = sender.copy(budget) if schedule.may_copy(now) else []
+            schedule.skip()
+            return [*stop, *blocks] if blocks else []
+        if sender.backlog > _BUDGET and not path.tight and flights:
+            self._launch(sender, now)
+            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
+            return []
+        overdue = path.srtt + max(0.02, 2 * path.rttvar)
+        symbols = 0 if path.tight else min(6, max(2, path.burst_q95))
+        blocks = sender.compose(budget, now, overdue, symbols)
+        more = sender.fresh
+        schedule.sent(kind, now, more)
+        if kind is Kind.NEWS and not more:
+            pressed = path.tight or self._free_at > now - _EARLY_S / 2
+            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, pressed)
+        return [*stop, *blocks]
+
+    def _launch(self, sender: Sender, now: float) -> None:
+        """Put a backlog on its way as a flight, spread over time."""
+        start = max(now, self._flights[-1][0] if self._flights else now)
+        pieces = sender.launch(self.path.loss, now)
+        size = len(pieces[0].shard) + PER_PACKET
+        spacing = max(size / self.path.rate, _SPREAD_S / len(pieces))
+        sender.lands(start + spacing * len(pieces) + 1.25 * self.path.srtt + 0.05)
+        self._flights.extend((start + spacing * i, piece) for i, piece in enumerate(pieces))
+
+    def _budget(self) -> int:
+        if not self.path.tight:
+            return _BUDGET
+        return max(_LEAST_BUDGET, min(_BUDGET, int(self.path.rate * _HOLD_S) - PER_PACKET))
+
+    def due(self, stream: Stream, now: float) -> tuple[float, Kind]:
+        """When a stream's next packet goes, silence considered."""
+        if not stream.active:
+            return math.inf, Kind.REPEAT
+        when, kind = stream.schedule.due(self.path.pto)
+        if now - self._unanswered > SILENT_S:
+            return max(when, self.last + 1.0), kind
+        return when, kind

@@ -1,0 +1,192 @@
+"""Links on a UDP socket: moves datagrams between the socket and connections, and arms one timer for all of them.
+
+There is no task and no timer per packet or per link. A readable socket is emptied in batches; what the application says
+within one turn of the event loop leaves at its end, together. A datagram that the kernel does not take is lost, as on
+the way: the link repairs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import socket
+from collections.abc import Callable
+
+from node.link import packet
+from node.link.connection import Connection
+from node.link.events import Event
+
+log = logging.getLogger(__name__)
+
+_BATCH = 64  # datagrams taken before others get their turn
+_BUFFER = 1 << 20
+_SWEEP_S = 5.0
+_SOON_S = 0.0005  # a timer so near is due: waking twice costs more
+
+
+class UdpLinks:
+    """Connections of one end, by number. Belongs to the event loop's thread."""
+
+    def __init__(self, on_event: Callable[[Connection, Event], None], on_dead: Callable[[Connection], None]) -> None:
+        self._on_event = on_event
+        self._on_dead = on_dead
+        self._links: dict[int, Connection] = {}
+        self._awake: dict[Connection, None] = {}
+        self._timers: list[tuple[float, int, Connection]] = []
+        self._armed: dict[Connection, float] = {}
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._socket: socket.socket | None = None
+        self.unknown = 0  # datagrams for no link of ours
+        self.refused = 0  # datagrams that the kernel did not take
+
+    async def open(self, host: str, port: int, *, peer: bool = False) -> tuple[str, int]:
+        """Bind to (host, port), or with `peer` talk to it from any port; gives the socket's address."""
+        self._loop = asyncio.get_running_loop()
+        kind, address = (await self._loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM))[0][::4]
+        udp = socket.socket(kind, socket.SOCK_DGRAM)
+        try:
+            udp.setblocking(False)
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                udp.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
+            if peer:
+                udp.connect(address)
+            else:
+                udp.bind(address)
+        except OSError:
+            udp.close()
+            raise
+        self._socket = udp
+        self._peer = peer
+        self._loop.add_reader(udp, self._readable)
+        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+        bound: tuple[str, int] = udp.getsockname()[:2]
+        return bound
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._links
+
+    def add(self, connection: Connection) -> None:
+        """Take a link in."""
+        self._links[connection.number] = connection
+        self.wake(connection)
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a link, after a last word where it has one."""
+        if self._links.pop(connection.number, None) is not None:
+            self._send(connection, self._loop.time())
+            self._armed.pop(connection, None)
+            self._awake.pop(connection, None)
+
+    def wake(self, connection: Connection) -> None:
+        """The application has said something on this link; it leaves at the end of this turn of the loop."""
+        self._awake[connection] = None
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """Say what is to be said and close the socket; safe to call twice."""
+        if self._socket is None:
+            return
+        for connection in list(self._links.values()):
+            connection.close()
+            self.remove(connection)
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._socket = None
+        self._sweeping.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _readable(self) -> None:
+        assert self._socket is not None
+        now = self._loop.time()
+        touched: dict[Connection, None] = {}
+        for _ in range(_BATCH):
+            try:
+                data, address = self._socket.recvfrom(packet.MAX_DATAGRAM + 1)
+            except BlockingIOError:
+                break
+            except OSError as error:  # an ICMP message about what was sent before
+                log.debug("the UDP socket says: %s", error)
+                continue
+            connection = self._links.get(int.from_bytes(data[1:5], "big"))
+            if connection is None:
+                self.unknown += 1
+                continue
+            connection.receive_datagram(data, address, now)
+            touched[connection] = None
+        for connection in touched:
+            self._serve(connection, now)
+        self._arm()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        awake, self._awake = self._awake, {}
+        now = self._loop.time()
+        for connection in awake:
+            self._serve(connection, now)
+        self._arm()
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._timers and self._timers[0][0] <= now + _SOON_S:
+            when, _, connection = heapq.heappop(self._timers)
+            if self._armed.get(connection) == when:
+                del self._armed[connection]
+                self._serve(connection, max(now, when))
+        self._arm()
+
+    def _serve(self, connection: Connection, now: float) -> None:
+        """Hand out what happened, send what is due, note when to come back."""
+        while (event := connection.next_event()) is not None:
+            self._on_event(connection, event)
+        if connection.number not in self._links:
+            return
+        self._send(connection, now)
+        when = connection.timer(now)
+        if when < math.inf and when != self._armed.get(connection):
+            self._armed[connection] = when
+            heapq.heappush(self._timers, (when, next(self._order), connection))
+        elif when == math.inf:
+            self._armed.pop(connection, None)
+
+    def _send(self, connection: Connection, now: float) -> None:
+        if self._socket is None:
+            return
+        for data, address in connection.datagrams_to_send(now):
+            try:
+                if self._peer:
+                    self._socket.send(data)
+                else:
+                    self._socket.sendto(data, address)  # type: ignore[call-overload]  # what recvfrom gave
+            except OSError as error:
+                self.refused += 1
+                log.debug("a datagram was not taken: %s", error)
+
+    def _arm(self) -> None:
+        while self._timers and self._armed.get(self._timers[0][2]) != self._timers[0][0]:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return
+        when = self._timers[0][0]
+        if self._timer is None or when < self._timer.when() or self._timer.cancelled():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(when, self._expire)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for connection in [one for one in self._links.values() if one.dead(now)]:
+            self.remove(connection)
+            self._on_dead(connection)
+        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)

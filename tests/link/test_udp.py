@@ -1,0 +1,133 @@
+"""Links over real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from node.link.connection import Connection
+from node.link.events import Came, Delivered, Ended, Event
+from node.link.udp import UdpLinks
+
+SECRET = bytes(range(32))
+
+
+class End:
+    """One end with what happened to it."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Connection, Event]] = []
+        self.changed = asyncio.Event()
+        self.dead: list[Connection] = []
+        self.links = UdpLinks(self._note, self.dead.append)
+
+    def _note(self, connection: Connection, event: Event) -> None:
+        self.events.append((connection, event))
+        self.changed.set()
+
+    def text(self, connection: Connection) -> bytes:
+        return b"".join(e.chunk for c, e in self.events if c is connection and isinstance(e, Came))
+
+    async def until(self, connection: Connection, event: Event) -> None:
+        async with asyncio.timeout(20):
+            while (connection, event) not in self.events:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[tuple[End, End]]:
+    node, client = End(), End()
+    host, port = await node.links.open("127.0.0.1", 0)
+    await client.links.open(host, port, peer=True)
+    yield node, client
+    node.links.close()
+    client.links.close()
+    node.links.close()
+
+
+def link(node: End, client: End, number: int) -> tuple[Connection, Connection]:
+    there = Connection(SECRET, number, client=False, address=None, entropy=os.urandom)
+    here = Connection(SECRET, number, client=True, address="node", entropy=os.urandom)
+    node.links.add(there)
+    client.links.add(here)
+    return there, here
+
+
+async def talk(node: End, client: End, number: int, words: list[bytes]) -> None:
+    there, here = link(node, client, number)
+    loop = asyncio.get_running_loop()
+    here.open(0)
+    here.send(0, b"question", loop.time())
+    here.finish(0, loop.time())
+    client.links.wake(here)
+    await node.until(there, Ended(0, True))
+    for word in words:
+        there.send(0, word, loop.time())
+        node.links.wake(there)
+        await asyncio.sleep(0)
+    there.finish(0, loop.time(), b"meta")
+    node.links.wake(there)
+    await client.until(here, Ended(0, True, b"meta"))
+    await node.until(there, Delivered(0, True))
+    assert node.text(there) == b"question"
+    assert client.text(here) == b"".join(words)
+
+
+async def test_replies_of_many_links_at_once(ends: tuple[End, End]) -> None:
+    node, client = ends
+    rng = random.Random(1)
+    texts = [[rng.randbytes(rng.randint(0, 30)) for _ in range(40)] for _ in range(20)]
+    await asyncio.gather(*(talk(node, client, number, words) for number, words in enumerate(texts)))
+    assert len(node.links) == 20
+    assert node.links.unknown == node.links.refused == 0
+
+
+async def test_garbage_is_counted_and_answered_by_nothing(ends: tuple[End, End]) -> None:
+    node, client = ends
+    there, here = link(node, client, 5)
+    port = node.links._socket.getsockname()[1] if node.links._socket else 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.settimeout(0.2)
+        for size in (0, 1, 9, 40, 1200, 2000):
+            stranger.sendto(os.urandom(size), ("127.0.0.1", port))
+            stranger.sendto(b"\x4f\0\0\0\x05" + os.urandom(size), ("127.0.0.1", port))
+        await talk(node, client, 6, [b"still here"])
+        with pytest.raises(TimeoutError):
+            stranger.recv(1500)
+    assert node.links.unknown + there.rejected == 12
+    assert there.received > 0 or here.received == 0
+
+
+async def test_a_removed_link_is_unknown(ends: tuple[End, End]) -> None:
+    node, client = ends
+    there, here = link(node, client, 5)
+    node.links.remove(there)
+    assert 5 not in node.links
+    here.open(0)
+    here.send(0, b"x", asyncio.get_running_loop().time())
+    client.links.wake(here)
+    await talk(node, client, 6, [b"word"])
+    assert node.links.unknown > 0
+
+
+async def test_a_port_in_use_is_told(ends: tuple[End, End]) -> None:
+    node, _ = ends
+    assert node.links._socket is not None
+    port = node.links._socket.getsockname()[1]
+    with pytest.raises(OSError, match="in use"):
+        await End().links.open("127.0.0.1", port)
+
+
+async def test_the_dead_are_swept(ends: tuple[End, End]) -> None:
+    node, client = ends
+    there, _ = link(node, client, 5)
+    there.closed = True
+    node.links._sweep()
+    assert node.dead == [there]
+    assert len(node.links) == 0
