@@ -1,4 +1,4 @@
-"""How settings are read: defaults < node.toml < OUTPOST_… environment < flags. An unknown key is an error.
+"""How settings are read: defaults < profile < node.toml < OUTPOST_… environment < flags. An unknown key is an error.
 
 Environment names are `OUTPOST_<SECTION>_<KEY>`; a list is written with commas. `OUTPOST_HOME` moves the data directory
 and `OUTPOST_CONFIG` names the file.
@@ -27,11 +27,17 @@ _MAX_FILE_BYTES = 1 << 20
 
 
 def load(
-    file: Path | None = None, environment: Mapping[str, str] | None = None, flags: Mapping[str, str] | None = None
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    profile: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Settings:
-    """Join the layers; `flags` maps "section.key" to text. Raises SettingsError, which names the layer and the key."""
+    """Join the layers; `flags` maps "section.key" to text. Raises SettingsError, which names the layer and the key.
+
+    `profile` has sections of keys that were checked where it was read.
+    """
     environment = os.environ if environment is None else environment
-    tree: dict[str, dict[str, Any]] = {}
+    tree: dict[str, dict[str, Any]] = {section: dict(values) for section, values in (profile or {}).items()}
     for layer, source in (
         (_read_file(file, environment), "node.toml"),
         (_from_environment(environment), "the environment"),
@@ -41,7 +47,7 @@ def load(
         for section, values in layer.items():
             tree.setdefault(section, {}).update(values)
     settings = _convert(tree, "settings")
-    _check(settings)
+    check(settings)
     return settings
 
 
@@ -122,7 +128,7 @@ def _known() -> str:
     return "`outpost serve --help` lists every setting."
 
 
-def _check(settings: Settings) -> None:
+def check(settings: Settings) -> None:
     """Refuse what no single key can show: ranges, pairs, and an open door without a key."""
     for (section, key), (least, most) in RANGES.items():
         value = getattr(getattr(settings, section), key)

@@ -22,15 +22,19 @@ from aiohttp import web
 from node.admission.gate import Gate
 from node.admission.policy import rules
 from node.engine.base import open_engine
+from node.engine.library import llama
 from node.engine.worker import Worker
 from node.errors import EngineFailed, SettingsError
+from node.fleet import fit
+from node.fleet.footprint import footprint
 from node.generation import Failed, Load, Model, Request, Sampling, TokenSource
-from node.machine.cpu import usable_cores
+from node.machine.cpu import features, usable_cores
+from node.machine.gpu import gpus
 from node.machine.memory import memory, resident
 from node.models import gguf
 from node.models.weights import locate
 from node.server.app import STREAMS, create_app
-from node.settings import Settings, home
+from node.settings import Engine, Settings, home
 from node.store.db import Database
 from node.store.streams import StreamStore
 from node.stream.session import Session
@@ -184,9 +188,21 @@ def _model_file(settings: Settings) -> tuple[str, Path | None]:
     if settings.engine.kind == "echo":
         return "echo", None
     weights = locate(settings.model.name)
-    gguf.read(weights)  # a damaged file gets a better word here than llama.cpp has
+    header = gguf.read(weights)  # a damaged file gets a better word here than llama.cpp has
+    _check_size(settings.engine, weights.name, header)
     name = settings.model.name
     return (weights.stem if name.endswith(".gguf") else name), weights
+
+
+def _check_size(engine: Engine, name: str, header: gguf.Summary) -> None:
+    """Refuse a model that can never fit; say so where it only does not fit now."""
+    there = memory()
+    use = fit.gpu_use(engine, gpus(), offloads=bool(llama().llama_supports_gpu_offload()))
+    need = footprint(header, engine, engine.threads or usable_cores(), features(), use)
+    if engine.oversize == "refuse":
+        fit.refuse_too_large(name, need, there)
+    if there.available is not None and need.total > there.available:
+        log.warning("less memory is free than the model may need", extra={"free": there.available, "need": need.total})
 
 
 def _database_file(settings: Settings) -> Path | None:

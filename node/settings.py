@@ -66,6 +66,8 @@ class Engine(Section, frozen=True):
     "CPU threads; 0 takes the cores this process may use"
     gpu_layers: int = -1
     "layers to put on a GPU where llama.cpp was built for one; -1 means all"
+    oversize: Literal["refuse", "allow"] = "refuse"
+    "what to do with a model that needs more memory than this machine has: refuse to serve it, or try"
     step_ms: float = 62.0
     "target time of one step while answers stream: bounds the gap that a new prompt can cause"
     prefill_step_ms: float = 600.0

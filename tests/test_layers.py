@@ -26,6 +26,21 @@ def test_layers_in_their_order(tmp_path: Path) -> None:
     assert settings.engine.threads == 0
 
 
+def test_a_profile_stands_above_the_defaults_and_below_what_the_node_says(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("[engine]\nslots = 2\n")
+    profile = {"engine": {"slots": 1, "context": 99}, "queue": {"max_waiting": 3}}
+    settings = load(file, environment={"OUTPOST_QUEUE_MAX_WAITING": "4"}, profile=profile)
+    assert (settings.engine.slots, settings.engine.context, settings.queue.max_waiting) == (2, 99, 4)
+    assert settings.engine.kv_type == "f16"
+    assert profile["engine"] == {"slots": 1, "context": 99}  # the caller's own is left alone
+
+
+def test_a_profile_must_go_with_the_rest() -> None:
+    with pytest.raises(SettingsError, match=r"engine.slots must be between"):
+        load(environment={}, profile={"engine": {"slots": 0}})
+
+
 def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
     file = tmp_path / "other.toml"
     file.write_text("[queue]\nmax_waiting = 3\n")

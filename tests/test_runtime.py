@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from node.errors import EngineFailed, ModelFileError, NodeError, SettingsError
 from node.generation import Service
 from node.runtime import Node
 from tests.conftest import settings
+from tests.models.support import PAIRS, gguf_bytes, pair
 
 Start = Callable[..., Awaitable[Node]]
 
@@ -161,3 +163,17 @@ async def test_a_bad_certificate_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(SettingsError, match="certificate"):
         await node.start()
+
+
+async def test_a_model_larger_than_memory_is_refused_with_the_numbers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tmp_path / "large.gguf"
+    layers = pair("llama.block_count", 4, struct.pack("<I", 4000))
+    sizes = pair("llama.embedding_length", 4, struct.pack("<I", 1 << 20))
+    heads = pair("llama.attention.head_count", 4, struct.pack("<I", 1))
+    model.write_bytes(gguf_bytes((*PAIRS, layers, sizes, heads)))
+    with pytest.raises(ModelFileError, match=r"large.gguf needs more memory than there is: [\d,]+ MiB .*KV cache"):
+        Node(settings(model_name=str(model)))
+    Node(settings(model_name=str(model), engine_oversize="allow"))
+    assert "less memory is free than the model may need" in caplog.text

@@ -18,6 +18,7 @@ from typing import Self
 
 from node.client import Client
 from node.errors import OperatorError
+from node.machine.memory import most_resident
 
 _HOUSE = Path(__file__).resolve().parents[2]  # where the package `node` lies
 _ANSWERS = re.compile(r"answers at (http://\S+)")
@@ -85,6 +86,10 @@ class NodeProcess:
             return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE
         except OSError:
             return 0
+
+    def peak_rss(self) -> int:
+        """The most bytes of it that ever were in memory at once; 0 once it is gone."""
+        return most_resident(self.pid) or 0
 
     def cpu_s(self) -> float:
         """Seconds of processor time that its threads have used."""

@@ -19,9 +19,10 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
-from node.commands import bench_load
+from node.commands import bench_load, bench_memory
 from node.commands.steps import Steps
 from node.errors import SettingsError
+from node.fleet import profiles
 from node.machine.cpu import cpu_name, usable_cores
 from node.models.weights import locate
 from node.settings import Settings, home
@@ -100,6 +101,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     cost.add_argument("--rounds", type=_count, metavar="N", help="rounds of both kinds of stream (default: 5)")
     loaded = _add(benches, "load", "who gets what when more is asked than the node can do", bench_load.ABOUT, _load)
     bench_load.add_arguments(loaded)
+    taken = _add(benches, "memory", "how much memory it takes, against what is computed", bench_memory.ABOUT, _memory)
+    bench_memory.add_arguments(taken)
     endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
     endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
     paced = _add(benches, "pacing", "what the playout buffer and the pacer do on a bad link", _PACING, _pacing)
@@ -149,7 +152,9 @@ def _settings(args: argparse.Namespace) -> tuple[Settings, list[str]]:
     changes = [*args.set, *(f"{key}={value}" for key, value in named if value is not None)]
     if wrong := [change for change in changes if "=" not in change]:
         raise SettingsError(f"--set takes KEY=VALUE, not `{wrong[0]}`.")
-    return layers.load(flags=dict(change.split("=", 1) for change in changes)), changes
+    profile = profiles.in_use()  # the node that is started uses it as well
+    layer = profile.layer if profile else None
+    return layers.load(flags=dict(change.split("=", 1) for change in changes), profile=layer), changes
 
 
 async def _engine(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
@@ -191,6 +196,10 @@ async def _journal(args: argparse.Namespace, settings: Settings, changes: list[s
             turns = await journal.rates(client, plan, steps.next)
         waited = await journal.waits(Path(folder) / "waits.db", plan, steps.next)
     return Report("outpost bench journal", tuple(journal.figures(turns, waited)), _conditions(settings))
+
+
+async def _memory(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    return Report("outpost bench memory", await bench_memory.measure(args, settings, changes), _conditions(settings))
 
 
 async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

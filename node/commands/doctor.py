@@ -29,6 +29,8 @@ from node.commands.doctor_node import (
 )
 from node.commands.doctor_table import Check, table, verdict
 from node.commands.progress import amount
+from node.fleet import fit
+from node.fleet.footprint import footprint
 from node.machine import hardware
 from node.machine.gpu import Gpu, load_nvml
 from node.machine.hardware import Hardware
@@ -73,10 +75,12 @@ def examine(machine: Hardware) -> Iterator[Check]:
     check, known = check_settings(os.environ)
     yield check
     yield check_data(settings.home())
-    model, size = check_model(known)
+    model, header = check_model(known)
     yield model
-    if size:
-        yield check_memory(machine.memory, size)
+    if header:
+        threads = known.engine.threads or machine.usable_cores
+        gpu = fit.gpu_use(known.engine, machine.gpus, offloads=library.gpu)
+        yield check_memory(footprint(header, known.engine, threads, machine.features, gpu), machine.memory)
     yield asyncio.run(check_port(known))
     yield check_clock(time.time())
 

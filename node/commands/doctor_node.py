@@ -14,6 +14,8 @@ from node.client import Client, ClientError, Unreachable, tls_of, url_of
 from node.commands.doctor_table import Check
 from node.commands.progress import amount
 from node.errors import NodeError, SettingsError
+from node.fleet import profiles
+from node.fleet.footprint import Footprint
 from node.machine.hardware import disk_free
 from node.machine.memory import Memory
 from node.models import gguf, weights
@@ -38,11 +40,14 @@ def check_settings(environment: Mapping[str, str]) -> tuple[Check, Settings]:
     file = Path(named or "node.toml")
     source = str(file) if named or file.exists() else "defaults, no node.toml in this folder"
     try:
-        known = layers.load(environment=environment)
+        profile = profiles.in_use()
+        known = layers.load(environment=environment, profile=profile.layer if profile else None)
     except SettingsError as error:
         return Check("settings", "fail", error.message, error.hint or ""), Settings()
     changed = sum(name.startswith("OUTPOST_") for name in environment.keys() - {"OUTPOST_HOME", "OUTPOST_CONFIG"})
-    return Check("settings", "ok", f"{source}; {changed} from the environment" if changed else source), known
+    said = [f"profile {profile.name}"] if profile else []
+    said += [source, *([f"{changed} from the environment"] if changed else [])]
+    return Check("settings", "ok", "; ".join(said)), known
 
 
 def check_data(folder: Path) -> Check:
@@ -61,30 +66,29 @@ def check_data(folder: Path) -> Check:
     return Check("data directory", "fail" if free < _NO_DISK else "warn", f"{folder} has {amount(free)} free", remedy)
 
 
-def check_model(known: Settings) -> tuple[Check, int]:
-    """Are the weights there and readable? Returns their size too, 0 where there are none."""
+def check_model(known: Settings) -> tuple[Check, gguf.Summary | None]:
+    """Are the weights there and readable? Returns their header too, None where there is none."""
     if known.engine.kind == "echo":
-        return Check("model", "ok", "none; the echo engine needs none"), 0
+        return Check("model", "ok", "none; the echo engine needs none"), None
     try:
         path = weights.locate(known.model.name)
         header = gguf.read(path)
     except NodeError as error:
-        return Check("model", "fail", error.message, error.hint or ""), 0
+        return Check("model", "fail", error.message, error.hint or ""), None
     what = f"{header.architecture} {header.quantization}, {amount(header.file_bytes)}"
-    return Check("model", "ok", f"{known.model.name} ({what}) at {path}"), header.file_bytes
+    return Check("model", "ok", f"{known.model.name} ({what}) at {path}"), header
 
 
-def check_memory(memory: Memory, size: int) -> Check:
-    """Does the model fit? Its weights, a quarter for the KV cache and buffers, and the program itself."""
-    need = size + size // 4 + (200 << 20)
-    most = min((limit for limit in (memory.total, memory.limit) if limit is not None), default=None)
-    if most is not None and need > most:
-        remedy = "Choose a smaller model (`outpost models list`)."
-        return Check("memory", "fail", f"the model needs about {amount(need)}, there is {amount(most)}", remedy)
-    if memory.available is not None and need > memory.available:
-        found = f"the model needs about {amount(need)}, {amount(memory.available)} is free"
-        return Check("memory", "warn", found, "Stop other programs, or choose a smaller model.")
-    return Check("memory", "ok", f"enough; the model needs about {amount(need)}")
+def check_memory(need: Footprint, memory: Memory) -> Check:
+    """Does the model fit, with its cache and buffers and the program itself?"""
+    parts = ", ".join(f"{part.name} {amount(part.bytes)}" for part in need.parts)
+    needed = f"the model needs {amount(need.total)}: {parts}"
+    if memory.most is not None and need.total > memory.most:
+        remedy = "Choose a smaller model (`outpost models list`), or lower engine.context, engine.kv_tokens or slots."
+        return Check("memory", "fail", f"there is {amount(memory.most)}; {needed}", remedy)
+    if memory.available is not None and need.total > memory.available:
+        return Check("memory", "warn", f"{amount(memory.available)} is free; {needed}", "Stop other programs.")
+    return Check("memory", "ok", f"enough; {needed}")
 
 
 async def check_port(known: Settings) -> Check:

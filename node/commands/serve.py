@@ -9,7 +9,13 @@ from pathlib import Path
 
 from node import layers
 from node import settings as settings_module
+from node.commands.models import bars
 from node.errors import SettingsError
+from node.fleet import fit, profiles
+from node.fleet.profile import Profile
+from node.fleet.verify import refuse_other_model
+from node.machine import hardware
+from node.machine.gpu import load_nvml
 from node.runtime import Node
 
 _SHORT = {
@@ -37,6 +43,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     """The flags by which a command line changes settings."""
+    parser.add_argument(
+        "--profile", metavar="NAME|FILE", help="from `outpost profile list` (default: that of `outpost profile use`)"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: ./node.toml if it exists)")
     for flag, (_, metavar, text) in _SHORT.items():
         parser.add_argument(f"--{flag}", metavar=metavar, help=text)
@@ -45,7 +54,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_settings(args: argparse.Namespace) -> settings_module.Settings:
+def load_settings(args: argparse.Namespace, profile: Profile | None = None) -> settings_module.Settings:
     """Settings from all layers, with the flags of `add_settings_flags` on top."""
     flags = {key: str(value) for flag, (key, *_) in _SHORT.items() if (value := getattr(args, flag)) is not None}
     for pair in args.set:
@@ -53,17 +62,27 @@ def load_settings(args: argparse.Namespace) -> settings_module.Settings:
         if not equals:
             raise SettingsError(f"--set takes KEY=VALUE, not `{pair}`.")
         flags[key] = value
-    return layers.load(args.config, flags=flags)
+    return layers.load(args.config, flags=flags, profile=profile.layer if profile else None)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal."""
     from node import log
 
-    settings = load_settings(args)
+    profile = profiles.chosen(args.profile)
+    settings = load_settings(args, profile)
     log.configure(settings.log.level)
+    if profile:
+        _check_profile(profile, settings)
     asyncio.run(Node(settings).serve_until_signal(_announce))
     return 0
+
+
+def _check_profile(profile: Profile, settings: settings_module.Settings) -> None:
+    """Refuse what this machine or its model file is not; an earlier node goes on serving."""
+    fit.refuse_other_hardware(profile, hardware.inspect(settings_module.home(), nvml=load_nvml()))
+    with bars() as progress:
+        refuse_other_model(profile, settings, progress)
 
 
 def _announce(node: Node) -> None:

@@ -46,6 +46,11 @@ def resident(root: Path = ROOT) -> int | None:
     return _kibibytes(fields(root / "proc/self/status").get("VmRSS"))
 
 
+def most_resident(process: int, root: Path = ROOT) -> int | None:
+    """The most bytes of a process that ever were in memory at once; None once it is gone."""
+    return _kibibytes(fields(root / f"proc/{process}/status").get("VmHWM"))
+
+
 def _in_use(folder: Path) -> int:
     """Bytes that a control group holds and cannot drop; cached files that nobody used lately can go."""
     used = number(text(folder / "memory.current") or text(folder / "memory.usage_in_bytes")) or 0

@@ -20,6 +20,8 @@ _NODES = (
     (r"fastrpc-cdsp\d*|adsprpc-smd(?:-secure)?", "Qualcomm Hexagon", ""),
     (r"apex_\d+", "Coral Edge TPU", "sys/module/apex/version"),
 )
+KINDS = tuple(dict.fromkeys([*_ACCEL.values(), *(kind for _, kind, _ in _NODES), "accelerator"]))
+"""Every name that a kind can have."""
 # The execution provider of ONNX Runtime that a kind of NPU needs.
 PROVIDERS = {"Intel NPU": "OpenVINO", "AMD XDNA": "VitisAI", "Qualcomm Hexagon": "QNN"}
 

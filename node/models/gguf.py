@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.errors import ModelFileError
+from node.models.shape import Shape, Tensor, Value, number, shape_of
 from node.models.window import Window
 
 _MAX_PAIRS = 8192
@@ -25,9 +26,11 @@ _MAX_NAME_BYTES = 63  # GGML_MAX_NAME less its NUL
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY = 1 << 23  # the largest vocabularies have under 2^19 tokens
 _MAX_KEPT_TEXT = 1024
+_MAX_KEPT_NUMBERS = 4096  # lists with one number a layer; longer ones are vocabularies
 _INT64_MAX = (1 << 63) - 1
 
 _STRING, _ARRAY = 8, 9
+_INTEGERS = {0, 1, 2, 3, 4, 5, 10, 11}
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 
 # type: (name, elements of a block, bytes of a block), as ggml_blck_size and ggml_type_size give them
@@ -41,8 +44,6 @@ TYPES = {
     29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
 }  # fmt: skip
-
-Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,7 @@ class Summary:
     parameters: int
     tensors: int
     file_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    name: str
-    type: int
-    elements: int
-    offset: int
-    size: int | None  # None: a type that this table does not know
+    shape: Shape
 
 
 def read(path: Path) -> Summary:
@@ -96,13 +89,14 @@ def _read(window: Window) -> Summary:
     return Summary(
         architecture=architecture,
         name=_text(values, "general.name"),
-        context_length=_number(values, f"{architecture}.context_length"),
-        vocabulary=_number(values, "tokenizer.ggml.tokens"),
+        context_length=number(values, f"{architecture}.context_length"),
+        vocabulary=number(values, "tokenizer.ggml.tokens"),
         has_chat_template=bool(_text(values, "tokenizer.chat_template")),
         quantization=_main_type(found),
         parameters=sum(tensor.elements for tensor in found),
         tensors=tensors,
         file_bytes=window.size,
+        shape=shape_of(values, architecture, found),
     )
 
 
@@ -126,7 +120,7 @@ def _read_start(window: Window) -> tuple[int, int]:
 
 
 def _read_pairs(window: Window, count: int) -> dict[str, Value]:
-    """Every key with its value; a long text is cut, of an array only its length is kept."""
+    """Every key with its value; a long text is cut, of a list of texts or many numbers only its length is kept."""
     values: dict[str, Value] = {}
     for _ in range(count):
         key = window.text(_MAX_KEY_BYTES, "a metadata key")
@@ -140,7 +134,7 @@ def _read_value(window: Window, key: str, kind: int) -> Value:
     if kind == _STRING:
         return window.text_cut(_MAX_KEPT_TEXT)
     if kind == _ARRAY:
-        return _skip_array(window, key)
+        return _read_array(window, key)
     if kind not in _SCALARS:
         raise ModelFileError(f"the metadata key {key!r} has an unknown type ({kind})")
     layout = _SCALARS[kind]
@@ -148,7 +142,7 @@ def _read_value(window: Window, key: str, kind: int) -> Value:
     return value
 
 
-def _skip_array(window: Window, key: str) -> int:
+def _read_array(window: Window, key: str) -> int | tuple[int, ...]:
     kind, count = window.u32(), window.u64()
     if kind != _STRING and kind not in _SCALARS:
         raise ModelFileError(f"the list {key!r} has elements of an unknown type ({kind})")
@@ -156,12 +150,15 @@ def _skip_array(window: Window, key: str) -> int:
         raise ModelFileError(f"the list {key!r} claims to have {count} elements (at most {_MAX_ARRAY} can be)")
     if kind == _STRING:
         window.skip_texts(count)
-    else:
-        window.skip(count * struct.calcsize(_SCALARS[kind]))
+        return count
+    layout = _SCALARS[kind]
+    if kind in _INTEGERS and count <= _MAX_KEPT_NUMBERS:
+        return struct.unpack(f"<{count}{layout[1]}", window.take(count * struct.calcsize(layout)))
+    window.skip(count * struct.calcsize(layout))
     return count
 
 
-def _read_tensors(window: Window, count: int) -> list[_Tensor]:
+def _read_tensors(window: Window, count: int) -> list[Tensor]:
     names: set[str] = set()
     tensors = []
     for _ in range(count):
@@ -173,7 +170,7 @@ def _read_tensors(window: Window, count: int) -> list[_Tensor]:
     return tensors
 
 
-def _read_tensor(window: Window) -> _Tensor:
+def _read_tensor(window: Window) -> Tensor:
     name = window.text(_MAX_NAME_BYTES, "a tensor's name")
     dimensions = window.u32()
     if dimensions > _MAX_DIMENSIONS:
@@ -187,14 +184,14 @@ def _read_tensor(window: Window) -> _Tensor:
         raise ModelFileError(f"the tensor {name!r} has an impossible shape")
     kind, offset = window.u32(), window.u64()
     if kind not in TYPES:
-        return _Tensor(name, kind, elements, offset, None)
-    _, block, block_bytes = TYPES[kind]
+        return Tensor(name, f"type {kind}", row, elements, offset, None)
+    type_name, block, block_bytes = TYPES[kind]
     if row % block:
         raise ModelFileError(f"the tensor {name!r} has rows of {row} elements, which is no multiple of {block}")
-    return _Tensor(name, kind, elements, offset, elements // block * block_bytes)
+    return Tensor(name, type_name, row, elements, offset, elements // block * block_bytes)
 
 
-def _check_extents(tensors: list[_Tensor], window: Window, alignment: int) -> None:
+def _check_extents(tensors: list[Tensor], window: Window, alignment: int) -> None:
     data = -(-window.position // alignment) * alignment
     for tensor in tensors:
         if tensor.offset % alignment:
@@ -213,19 +210,13 @@ def _alignment(values: dict[str, Value]) -> int:
     return alignment
 
 
-def _main_type(tensors: list[_Tensor]) -> str:
+def _main_type(tensors: list[Tensor]) -> str:
     sizes: dict[str, int] = {}
     for tensor in tensors:
-        name = TYPES[tensor.type][0] if tensor.type in TYPES else f"type {tensor.type}"
-        sizes[name] = sizes.get(name, 0) + (tensor.size or 0)
+        sizes[tensor.type] = sizes.get(tensor.type, 0) + (tensor.size or 0)
     return max(sizes, key=lambda name: sizes[name])
 
 
 def _text(values: dict[str, Value], key: str) -> str:
     value = values.get(key)
     return value if isinstance(value, str) else ""
-
-
-def _number(values: dict[str, Value], key: str) -> int:
-    value = values.get(key)
-    return value if isinstance(value, int) and value >= 0 else 0

@@ -48,17 +48,27 @@ def verify(entry: Entry, progress: Report) -> None:
         size = path.stat().st_size
         if size != entry.size:
             raise ModelFileError(f"{path} is {size:,} bytes, but {entry.id} has {entry.size:,}.", hint=mend)
-        digest = _hash(path, entry, progress)
+        found = digest(path, size, progress, entry.id)
     except FileNotFoundError as error:
         raise not_installed(entry) from error
     except OSError as error:
         raise ModelFileError(f"Cannot read {path}: {error.strerror}.", hint=mend) from error
-    if digest != entry.sha256:
+    if found != entry.sha256:
         raise ModelFileError(
-            f"{path} is damaged: its SHA-256 is not that of {entry.id}.\n"
-            f"  promised {entry.sha256}\n  found    {digest}",
+            f"{path} is damaged: its SHA-256 is not that of {entry.id}.\n  promised {entry.sha256}\n  found    {found}",
             hint=mend,
         )
+
+
+def digest(path: Path, size: int, progress: Report, name: str) -> str:
+    """The file's SHA-256; raises OSError. `progress` is told of `size` bytes under `name`."""
+    hashed, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            hashed.update(chunk)
+            done += len(chunk)
+            progress(f"verifying {name}", done, size)
+    return hashed.hexdigest()
 
 
 def remove(entry: Entry) -> int:
@@ -108,13 +118,3 @@ def _checked_path(path: Path) -> Path:
 
 def _refuse_busy(entry: Entry) -> None:
     raise ModelFileError(f"{entry.id} is being fetched right now.", hint="Stop that first, or wait for its end.")
-
-
-def _hash(path: Path, entry: Entry, progress: Report) -> str:
-    digest, done = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-            done += len(chunk)
-            progress(f"verifying {entry.id}", done, entry.size)
-    return digest.hexdigest()

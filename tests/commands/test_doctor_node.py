@@ -11,6 +11,8 @@ import pytest
 
 from node.commands import doctor_node
 from node.commands.doctor_table import Check
+from node.fleet import profiles
+from node.fleet.footprint import Footprint, Part
 from node.machine.memory import Memory
 from node.settings import Engine, Model, Server, Settings
 from tests.test_client import free_port, refuse, serving
@@ -48,6 +50,16 @@ def test_settings(tmp_path: Path) -> None:
     assert (check.state, "prot" in check.found, known) == ("fail", True, Settings())
 
 
+def test_settings_of_a_profile() -> None:
+    profiles.use(profiles.find("dev-cpu"))
+    check, known = doctor_node.check_settings({})
+    assert (check.state, known.engine.slots) == ("ok", 2)
+    assert check.found.startswith("profile dev-cpu; defaults")
+    profiles.in_use_file().write_text("name = 3")
+    check, known = doctor_node.check_settings({})
+    assert (check.state, "line 1: name" in check.found, known) == ("fail", True, Settings())
+
+
 def test_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_node, "_LOW_DISK", 0)
     assert doctor_node.check_data(tmp_path / "not" / "yet") == Check(
@@ -71,31 +83,33 @@ def test_a_data_directory_that_cannot_be_written(tmp_path: Path, place: str) -> 
 
 
 def test_a_model_that_is_not_installed() -> None:
-    check, size = doctor_node.check_model(Settings())
-    assert (check.state, size) == ("fail", 0)
+    check, header = doctor_node.check_model(Settings())
+    assert (check.state, header) == ("fail", None)
     assert "outpost models pull" in check.remedy
 
 
 def test_a_model_that_is_broken_or_unknown(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF\3\0")
     for name in (str(tmp_path / "broken.gguf"), str(tmp_path / "none.gguf"), "nonsense"):
-        check, size = doctor_node.check_model(Settings(model=Model(name=name)))
-        assert (check.state, size) == ("fail", 0)
+        check, header = doctor_node.check_model(Settings(model=Model(name=name)))
+        assert (check.state, header) == ("fail", None)
         assert check.found
 
 
 def test_the_echo_engine_needs_no_model() -> None:
-    check, size = doctor_node.check_model(Settings(engine=Engine(kind="echo")))
-    assert (check.state, size) == ("ok", 0)
+    check, header = doctor_node.check_model(Settings(engine=Engine(kind="echo")))
+    assert (check.state, header) == ("ok", None)
 
 
 def test_memory() -> None:
-    size = 800 * MIB  # needs 1200 MiB
-    assert doctor_node.check_memory(Memory(4096 * MIB, 2048 * MIB, None), size).state == "ok"
-    assert doctor_node.check_memory(Memory(4096 * MIB, 1000 * MIB, None), size).state == "warn"
-    assert doctor_node.check_memory(Memory(1024 * MIB, 1000 * MIB, None), size).state == "fail"
-    assert doctor_node.check_memory(Memory(4096 * MIB, 900 * MIB, 1024 * MIB), size).state == "fail"
-    assert doctor_node.check_memory(Memory(None, None, None), size).state == "ok"
+    need = Footprint((Part("weights", 1000 * MIB), Part("KV cache", 200 * MIB)))
+    assert doctor_node.check_memory(need, Memory(4096 * MIB, 2048 * MIB, None)).state == "ok"
+    assert doctor_node.check_memory(need, Memory(4096 * MIB, 1000 * MIB, None)).state == "warn"
+    assert doctor_node.check_memory(need, Memory(1024 * MIB, 1000 * MIB, None)).state == "fail"
+    assert doctor_node.check_memory(need, Memory(4096 * MIB, 900 * MIB, 1024 * MIB)).state == "fail"
+    unknown = doctor_node.check_memory(need, Memory(None, None, None))
+    assert unknown.state == "ok"
+    assert "needs 1.3 GB: weights 1.0 GB, KV cache 209.7 MB" in unknown.found
 
 
 def known(port: int, **more: Any) -> Settings:

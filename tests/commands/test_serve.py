@@ -11,10 +11,22 @@ from pathlib import Path
 import pytest
 
 from node import layers
-from node.cli import build_parser
+from node.cli import build_parser, main
 from node.commands.serve import _announce, load_settings
 from node.errors import SettingsError
+from node.fleet import profiles
+from tests.models.support import gguf_bytes
 from tests.support.process import serving
+
+ECHO = """\
+name = "mine"
+description = "mine"
+[settings.engine]
+kind = "echo"
+slots = 2
+[settings.queue]
+max_waiting = 3
+"""
 
 
 def announced(capsys: pytest.CaptureFixture[str], url: str) -> str:
@@ -97,3 +109,42 @@ def test_what_is_wrong_ends_with_a_word_and_a_code(arguments: list[str], code: i
     assert ended.returncode == code
     assert word in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_profile_for_this_once_or_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
+    (tmp_path / "mine.toml").write_text(ECHO)
+    once = build_parser().parse_args(["serve", "--profile", str(tmp_path / "mine.toml"), "--slots", "5"])
+    loaded = load_settings(once, profiles.chosen(once.profile))
+    assert (loaded.engine.kind, loaded.engine.slots, loaded.queue.max_waiting) == ("echo", 5, 3)
+    profiles.use(profiles.find(str(tmp_path / "mine.toml")))
+    always = build_parser().parse_args(["serve"])
+    assert load_settings(always, profiles.chosen(always.profile)).queue.max_waiting == 3
+
+
+def test_a_profile_in_use_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
+    (tmp_path / "mine.toml").write_text(ECHO)
+    profiles.use(profiles.find(str(tmp_path / "mine.toml")))
+    with serving() as (_, url), urllib.request.urlopen(f"{url}/v1/models") as response:
+        assert b'"echo"' in response.read()
+
+
+def test_a_profile_for_other_hardware_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
+    (tmp_path / "other.toml").write_text(ECHO + "[minimum]\ncores = 4000\n")
+    assert main(["serve", "--profile", str(tmp_path / "other.toml")]) == 2
+    assert "needs 4000" in capsys.readouterr().err
+
+
+def test_a_profile_with_another_model_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
+    (tmp_path / "m.gguf").write_bytes(gguf_bytes())
+    head = f'name = "p"\ndescription = "d"\nmodel_sha256 = "{"0" * 64}"\n'
+    (tmp_path / "p.toml").write_text(f'{head}[settings.model]\nname = "{tmp_path}/m.gguf"\n')
+    assert main(["serve", "--profile", str(tmp_path / "p.toml")]) == 1
+    assert "is not the file that the profile p wants" in capsys.readouterr().err

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from node.machine.memory import Memory, memory, resident
+from node.machine.memory import Memory, memory, most_resident, resident
 from tests.support.machines import CONTAINER_V1, CONTAINER_V2, GIB, SERVER, plant
 
 
@@ -76,3 +77,10 @@ def test_what_this_process_holds(tmp_path: Path) -> None:
     assert resident(tmp_path) == 512 * 1024
     assert resident(tmp_path / "nowhere") is None
     assert (resident() or 0) > 1 << 20
+
+
+def test_the_most_of_a_process(tmp_path: Path) -> None:
+    root = plant(tmp_path, {"proc/7/status": "Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"})
+    assert most_resident(7, root) == 2 << 20
+    assert most_resident(8, root) is None
+    assert (most_resident(os.getpid()) or 0) > 1 << 20

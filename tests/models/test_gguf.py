@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from node.errors import ModelFileError
 from node.models import gguf
+from node.models.shape import Shape
 from tests.models.support import DATA_BYTES, PAIRS, TENSORS, gguf_bytes, pair, strings, tensor, text
 
 WHOLE = gguf_bytes()
@@ -42,7 +43,18 @@ def test_a_whole_file_is_summed_up(scratch: Path, version: int) -> None:
         parameters=64 * 4 + 64 * 2,
         tensors=2,
         file_bytes=len(content),
+        shape=Shape(tensor_bytes=1024 + 4 * 18, matrices={"Q4_0": 4 * 18}),
     )
+
+
+def test_lists_of_numbers_are_kept_where_they_are_short(scratch: Path) -> None:
+    heads = struct.pack("<IQ3I", 4, 3, 2, 0, 1)
+    layers = pair("llama.block_count", 4, struct.pack("<I", 3)), pair("llama.embedding_length", 4, b"\x40\0\0\0")
+    counts = pair("llama.attention.head_count", 4, b"\x08\0\0\0"), pair("llama.attention.head_count_kv", 9, heads)
+    assert read(scratch, gguf_bytes((MODEL, *layers, *counts))).shape.kv_width == 3 * 16
+    long = pair("llama.attention.head_count_kv", 9, struct.pack("<IQ5000I", 4, 5000, *range(5000)))
+    # Only their number is kept, and it is one for all layers.
+    assert read(scratch, gguf_bytes((MODEL, *layers, counts[0], long))).shape.kv_width == 3 * 5000 * 16
 
 
 def test_what_the_header_does_not_say(scratch: Path) -> None:

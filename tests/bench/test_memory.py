@@ -1,0 +1,58 @@
+"""The benchmark of memory: what it does to a node, and how it judges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.bench.memory import FULL, QUICK, Row, Variant, figures, measure
+from node.fleet.footprint import MIB, Footprint, Part, footprint
+from node.machine.cpu import features
+from node.models import gguf
+from node.settings import Engine, Settings
+
+COMPUTED = Footprint((Part("weights", 90 * MIB), Part("program", 10 * MIB)))
+
+
+def test_a_variant_is_settings() -> None:
+    variant = Variant(2048, "q8_0", slots=3, threads=1)
+    assert variant.changes == [
+        "engine.context=2048",
+        "engine.kv_tokens=2048",
+        "engine.kv_type=q8_0",
+        "engine.slots=3",
+        "engine.threads=1",
+    ]
+    engine = variant.of(Engine(gpu_layers=5))
+    assert (engine.context, engine.kv_type, engine.slots, engine.threads, engine.gpu_layers) == (2048, "q8_0", 3, 1, 5)
+    assert variant.name == "context 2,048, q8_0, 3 slots, 1 thread"
+    assert Variant(1024).of(Engine(threads=7)).threads == 7
+
+
+def test_variants_are_different() -> None:
+    assert len({variant.name for variant in FULL}) == len(FULL) >= 5
+    assert {variant.kv_type for variant in FULL} > {"f16"}
+    assert len(QUICK) < len(FULL)
+
+
+@pytest.mark.parametrize(
+    ("taken", "off", "met"), [(100, 0, True), (110, 9.1, True), (92, 8.7, True), (120, 16.7, False)]
+)
+def test_the_judgement(taken: int, off: float, met: bool) -> None:
+    (figure,) = figures([Row(Variant(1024), COMPUTED, taken * MIB)])
+    assert figure.value == pytest.approx(off, abs=0.05)
+    assert figure.met is met
+    assert figure.detail == f"computed 100 (weights 90, program 10), took {taken} MiB"
+
+
+@pytest.mark.model
+async def test_a_small_variant_is_measured(weights: Path) -> None:
+    variant = Variant(512, slots=2, threads=1)
+    settings = Settings()
+    computed = footprint(gguf.read(weights), variant.of(settings.engine), 1, features())
+    told: list[str] = []
+    row = await measure(variant, [f"model.name={weights}"], computed, told.append)
+    assert told == [variant.name]
+    assert 100 * MIB < row.taken
+    assert 0.7 < row.ratio < 1.3
