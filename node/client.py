@@ -36,9 +36,10 @@ from node.answer import Answer, Done, TextDelta, TextRewind, ToolCall, Usage
 from node.chunks import BrokenStream, ClientError, SseDecoder, Unreachable
 from node.errors import Conflict, InvalidRequest, NodeError
 from node.flow import Event, Playout, flowing
+from node.linkclient import Moved, link
 from node.resume import Effort, Happening, Ledger, Patience, What
 from node.settings import Server
-from node.transport import TRANSPORTS, Connection, Http, Wanted, read
+from node.transport import TRANSPORTS, Connect, Connection, Http, Wanted, read
 
 __all__ = [
     "BrokenStream",
@@ -57,7 +58,8 @@ __all__ = [
     "Usage",
 ]
 
-Transport = Literal["sse", "ws"]
+Transport = Literal["sse", "ws", "link"]
+_CONNECT: Mapping[str, Connect] = {**TRANSPORTS, "link": link}
 _REMEMBERED = 1000
 
 
@@ -134,7 +136,8 @@ class Client:
     ) -> AsyncGenerator[Event, None]:
         """Stream the answer to a conversation; `more` goes into the request as it is (model, stop, tools …).
 
-        A `playout` buffer (`node.stream.playout.Playout`) smooths the flow for people who read it.
+        Over a link the answer is always resumable: it moves between the link and a WebSocket. A `playout` buffer
+        (`node.stream.playout.Playout`) smooths the flow for people who read it.
         """
         if more.get("n", 1) != 1:
             raise InvalidRequest("This client reads one answer per request.", param="n")
@@ -142,7 +145,7 @@ class Client:
         body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
         body |= {key: value for key, value in named.items() if value is not None} | more
         wanted = Wanted(body, self._silence_s)
-        if resumable:
+        if resumable or transport == "link":
             wanted = Wanted(body, self._short_silence_s, key=uuid.uuid4().hex)
         events = self._follow(wanted, transport)
         return events if playout is None else flowing(events, playout)
@@ -192,7 +195,7 @@ class Client:
 
     async def _follow(self, wanted: Wanted, transport: Transport) -> AsyncGenerator[Event, None]:
         """One answer over as many connections as it takes; one that cannot be resumed has one."""
-        connect = TRANSPORTS[transport]
+        connect = _CONNECT[transport]
         ledger = Ledger(Answer(time.perf_counter()), wanted.start)
         effort = Effort(self._patience, self._rng)
         while True:
@@ -234,6 +237,9 @@ class Client:
             rewound = ledger.ahead(error, time.perf_counter())
             self._note(wanted.id, "rewound", ledger, error.message)
             return rewound, 0.0
+        if isinstance(error, Moved):
+            self._note(wanted.id, "moved", ledger, error.message)
+            return None, 0.0
         pause_s = effort.after(error, time.perf_counter())
         self._note(wanted.id, "lost", ledger, error.message)
         return None, pause_s

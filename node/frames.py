@@ -1,18 +1,19 @@
 """The client's half of the WebSocket protocol, without I/O: messages to send, and received ones as chunks.
 
-The protocol is specified in `server/wsproto.py`. One connection carries one answer here, so its name is always 0.
+The protocol is specified in `server/wsproto.py`. A WebSocket carries one answer here, named 0; on a link
+the name is the slot's number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from node.chunks import BrokenStream, Choice, Chunk, ClientError, Cursor, Delta, SaidError, SaidUsage, error_from
 
-_REF = 0
+Maker = Callable[[int], bytes]
 
 
 class _Message(msgspec.Struct):
@@ -30,15 +31,15 @@ class _Message(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Message).decode
 
 
-def request(body: Mapping[str, Any], *, resumable: bool, key: str | None) -> bytes:
+def request(body: Mapping[str, Any], *, resumable: bool, key: str | None, ref: int = 0) -> bytes:
     """Asks for a new answer; raises UnicodeEncodeError for a lone surrogate."""
-    said = {"type": "request", "id": _REF, "route": "chat", "body": body, "resumable": resumable, "key": key}
+    said = {"type": "request", "id": ref, "route": "chat", "body": body, "resumable": resumable, "key": key}
     return msgspec.json.encode(said)
 
 
-def resume(stream: str, start: int, crc: str = "") -> bytes:
+def resume(stream: str, start: int, crc: str = "", ref: int = 0) -> bytes:
     """Asks for the entries of an answer from number `start` on; `crc` is that of the text before, where known."""
-    return msgspec.json.encode({"type": "resume", "id": _REF, "stream": stream, "from": start, "crc": crc})
+    return msgspec.json.encode({"type": "resume", "id": ref, "stream": stream, "from": start, "crc": crc})
 
 
 class Reading:

@@ -40,7 +40,7 @@ class Patience:
     silence_s: float = 25.0
 
 
-What = Literal["opened", "lost", "resumed", "rewound"]
+What = Literal["opened", "lost", "moved", "resumed", "rewound"]
 
 
 @dataclass(frozen=True, slots=True)

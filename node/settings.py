@@ -157,6 +157,17 @@ class Prewarm(Section, frozen=True):
     "the same for what is usually asked"
 
 
+class Link(Section, frozen=True):
+    enabled: bool = False
+    "whether clients may open links over UDP (POST /v1/link), which lose no time where packets are lost"
+    port: int = 0
+    "UDP port; 0 takes the number of server.port"
+    public_port: int = 0
+    "UDP port that clients are told, where a router maps another one to link.port; 0 tells the real one"
+    max_links: int = 256
+    "links at the same time; beyond that the answer is 503"
+
+
 class Log(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     "least severe records written"
@@ -171,6 +182,7 @@ class Settings(Section, frozen=True):
     streams: Streams = Streams()
     websocket: Websocket = Websocket()
     prewarm: Prewarm = Prewarm()
+    link: Link = Link()
     log: Log = Log()
 
 
@@ -183,6 +195,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "streams": Streams,
     "websocket": Websocket,
     "prewarm": Prewarm,
+    "link": Link,
     "log": Log,
 }
 
@@ -220,6 +233,9 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("websocket", "max_message_bytes"): (1024, 1 << 26),
     ("websocket", "max_generations"): (1, 1024),
     ("websocket", "max_connections"): (1, 100_000),
+    ("link", "port"): (0, 65535),
+    ("link", "public_port"): (0, 65535),
+    ("link", "max_links"): (1, 100_000),
     ("prewarm", "min_sessions"): (1, 100),
     ("prewarm", "max_age_s"): (60, 10 * 365 * 86_400),
     ("prewarm", "history_bytes"): (1 << 20, 1 << 32),

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 import aiohttp
 import msgspec
@@ -68,6 +68,15 @@ class Connection:
 Connect = Callable[["Http", Wanted], AbstractAsyncContextManager[Connection]]
 
 
+class Closable(Protocol):
+    """What is closed with the connections."""
+
+    async def close(self) -> None: ...
+
+
+K = TypeVar("K", bound=Closable)
+
+
 class Http:
     """The connections to one node; an async context."""
 
@@ -80,6 +89,13 @@ class Http:
         self._silence_s = silence_s
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
+        self._kept: dict[object, Closable] = {}
+
+    def keep(self, make: Callable[[Http], K]) -> K:
+        """What `make` gives, made once and closed with the rest."""
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        return cast(K, self._kept[make])
 
     async def open(self) -> None:
         """Before anything else."""
@@ -87,7 +103,10 @@ class Http:
         self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and what is kept beside them."""
+        kept, self._kept = self._kept, {}
+        for one in kept.values():
+            await one.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()

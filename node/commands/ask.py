@@ -44,7 +44,10 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--stats", action="store_true", help="print TTFT, tokens/s and stalls on standard error")
     parser.add_argument("--resume", action="store_true", help="survive lost connections and a node that restarts")
     parser.add_argument(
-        "--transport", choices=("sse", "ws"), default="sse", help="how the answer travels (default: sse)"
+        "--transport",
+        choices=("sse", "ws", "link"),
+        default="sse",
+        help="how the answer travels; link is UDP, for lossy networks (default: sse)",
     )
     parser.add_argument("--stream", metavar="ID", help="fetch a resumable answer that was begun before; no prompt")
     parser.add_argument("--from", type=int, dest="start", metavar="N", help="with --stream: from this entry number on")

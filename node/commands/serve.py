@@ -49,6 +49,7 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (default: ./node.toml if it exists)")
     for flag, (_, metavar, text) in _SHORT.items():
         parser.add_argument(f"--{flag}", metavar=metavar, help=text)
+    parser.add_argument("--link", action="store_true", help="let clients open links over UDP (link.enabled)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, e.g. --set queue.max_waiting=16"
     )
@@ -57,6 +58,8 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
 def load_settings(args: argparse.Namespace, profile: Profile | None = None) -> settings_module.Settings:
     """Settings from all layers, with the flags of `add_settings_flags` on top."""
     flags = {key: str(value) for flag, (key, *_) in _SHORT.items() if (value := getattr(args, flag)) is not None}
+    if args.link:
+        flags["link.enabled"] = "true"
     for pair in args.set:
         key, equals, value = pair.partition("=")
         if not equals:

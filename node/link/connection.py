@@ -55,14 +55,21 @@ class Connection:
     """One end of a link."""
 
     def __init__(
-        self, secret: bytes, number: int, *, client: bool, address: Address, entropy: Callable[[int], bytes]
+        self,
+        secret: bytes,
+        number: int,
+        *,
+        client: bool,
+        address: Address,
+        entropy: Callable[[int], bytes],
+        now: float,
     ) -> None:
         self.number = number
         self.address = address
         self.closed = False
         self.rejected = 0  # datagrams that were not for us, not fresh, or no packets of ours
         self.received = 0
-        self.last_heard = -math.inf
+        self.last_heard = now
         self._client = client
         self._entropy = entropy
         self._seal = Sealer(secret, number, from_client=client)
@@ -75,6 +82,7 @@ class Connection:
         self._proven = client
         self._challenge = b""
         self._response = b""
+        self._pinging = False
         self._bytes_in = self._bytes_out = 0  # from and to an address that is not proven
         self._ack_due = math.inf
         self._last_ack = -math.inf
@@ -120,6 +128,14 @@ class Connection:
     def backlog(self, slot: int) -> int:
         """Bytes of a slot that were never sent."""
         return self._streams[slot].sender.backlog
+
+    def unacknowledged(self) -> int:
+        """Bytes of all slots that have not been acknowledged, or were not even sent."""
+        return sum(stream.sender.unacknowledged for stream in self._streams.values())
+
+    def ping(self) -> None:
+        """Ask the other end for a sign of life."""
+        self._pinging = True
 
     def close(self, reason: int = 0) -> None:
         """Tell the other end, once, and be closed."""
@@ -300,7 +316,7 @@ class Connection:
             first.append(Ping())
         if not self._proven and self._challenge:
             first.append(Challenge(self._challenge))
-        self._response = b""
+        self._response, self._pinging = b"", False
         if acks:
             self._ack_due, self._last_ack = math.inf, now
             self._touched.clear()
@@ -317,7 +333,7 @@ class Connection:
         return [ack, *(self._streams[slot].receiver.got() for slot in sorted(self._touched)[:16])]
 
     def _ping_due(self, now: float) -> bool:
-        return self._ping_at() <= now
+        return self._pinging or self._ping_at() <= now
 
     def _ping_at(self) -> float:
         expecting = self._client and any(not stream.receiver.done for stream in self._streams.values())
@@ -327,7 +343,7 @@ class Connection:
         """When `datagrams_to_send` has something to do at the latest; infinity while there is nothing."""
         if self.closed or self._room() < LEAST_ROOM:
             return math.inf
-        if self._closing is not None or self._response:
+        if self._closing is not None or self._response or self._pinging:
             return now
         return min(self._ack_due, self._ping_at(), self._out.next_at(now))
 

@@ -38,6 +38,7 @@ class Sender:
         self.whole = False
         self.wrong = False
         self.backlog = 0  # bytes that were never sent
+        self.unacknowledged = 0  # bytes, those never sent included
         self._size, self._crc = size, crc
         self._chunks: dict[int, bytes] = {}  # from `first_unacked` on
         self._come: set[int] = set()  # acknowledged, though one before is not
@@ -75,6 +76,7 @@ class Sender:
         number = self.next
         self._chunks[number] = chunk
         self.backlog += len(chunk)
+        self.unacknowledged += len(chunk)
         self._size += len(chunk)
         self._crc = crc32(chunk, self._crc)
         self.next += 1
@@ -115,7 +117,7 @@ class Sender:
         if number >= self._fresh:
             self._fresh = number + 1
             self.backlog -= len(self._chunks[number])
-        self._chunks.pop(number, None)
+        self.unacknowledged -= len(self._chunks.pop(number))
         self._sent.pop(number, None)
         self._come.discard(number)
         self._late.discard(number)

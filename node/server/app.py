@@ -26,6 +26,7 @@ from node.server.catalog import Catalog
 from node.server.chat import Completions
 from node.server.embeddings import Embeddings
 from node.server.guard import Identity, check_keys, cors_headers
+from node.server.links import Links
 from node.server.meter import CLIENT_GONE, Meter
 from node.server.ops import add_health, add_metrics, add_status
 from node.server.page import add_page
@@ -36,6 +37,7 @@ from node.server.wsanswers import Parts
 from node.settings import Settings
 from node.store.streams import StreamStore
 
+LINKS: Final[web.AppKey[Links]] = web.AppKey("links", Links)
 STREAMS: Final[web.AppKey[Streams]] = web.AppKey("streams", Streams)
 
 _COUNTED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
@@ -71,7 +73,10 @@ def create_app(settings: Settings, service: Service, store: StreamStore | None =
     completions.add_to(app)
     app[STREAMS] = Streams(settings, service, answerer, completions, store)
     app[STREAMS].add_to(app)
-    WebSockets(Parts(settings, service, meter, answerer, completions, app[STREAMS])).add_to(app)
+    parts = Parts(settings, service, meter, answerer, completions, app[STREAMS])
+    WebSockets(parts).add_to(app)
+    app[LINKS] = Links(parts)
+    app[LINKS].add_to(app)
     Embeddings(settings, service, meter, identity).add_to(app)
     Catalog(settings, service).add_to(app)
     app.on_response_prepare.append(_mark(settings.server.allowed_origins))

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
@@ -59,6 +60,17 @@ class Client:
     authorization: str
     owner: bytes
     asker: Asker
+
+
+class Outlet(Protocol):
+    """Where the messages of a connection's generations go."""
+
+    levels: Levels | None
+    wire: Wire
+
+    async def send(self, make: Callable[[], Told | None]) -> None: ...
+
+    def post(self, reply: Told | bytes) -> None: ...
 
 
 class Line:
@@ -117,7 +129,7 @@ class _Generation:
 class Answers:
     """All generations of one connection. `changed` hears how many run."""
 
-    def __init__(self, line: Line, parts: Parts, client: Client, changed: Callable[[int], None]) -> None:
+    def __init__(self, line: Outlet, parts: Parts, client: Client, changed: Callable[[int], None]) -> None:
         self._line = line
         self._parts = parts
         self._client = client

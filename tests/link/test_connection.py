@@ -23,8 +23,8 @@ class Pair:
 
     def __init__(self, delay: float = 0.02) -> None:
         entropy = random.Random(1).randbytes
-        self.client = Connection(SECRET, 7, client=True, address="node", entropy=entropy)
-        self.node = Connection(SECRET, 7, client=False, address=None, entropy=entropy)
+        self.client = Connection(SECRET, 7, client=True, address="node", entropy=entropy, now=0.0)
+        self.node = Connection(SECRET, 7, client=False, address=None, entropy=entropy, now=0.0)
         self.now, self.delay = 0.0, delay
         self.wire: list[tuple[float, int, Connection, bytes, str]] = []
         self.count = itertools.count()
@@ -206,7 +206,7 @@ def test_an_old_packet_from_elsewhere_moves_nothing() -> None:
 
 
 def test_an_unproven_address_gets_at_most_three_times_what_came_from_it() -> None:
-    node = Connection(SECRET, 7, client=False, address=None, entropy=lambda size: bytes(size))
+    node = Connection(SECRET, 7, client=False, address=None, entropy=lambda size: bytes(size), now=0.0)
     sealer = Sealer(SECRET, 7, from_client=True)
     head = packet.head(7, 0)
     body = packet.encode(packet.Data(0, 0, [b"request"])) + packet.encode(packet.End(0, 1, 7, 0))
@@ -229,7 +229,7 @@ def test_what_is_not_authentic_is_counted_and_leaves_no_trace(wrong: str) -> Non
     (good, _), *_ = pair.client.datagrams_to_send(0.0)
     match wrong:
         case "secret":
-            other = Connection(bytes(32), 7, client=True, address="node", entropy=lambda size: bytes(size))
+            other = Connection(bytes(32), 7, client=True, address="node", entropy=lambda size: bytes(size), now=0.0)
             other.open(0)
             other.send(0, b"x", 0.0)
             bad = other.datagrams_to_send(0.0)[0][0]
@@ -324,7 +324,7 @@ def test_slots_are_used_once() -> None:
 @given(st.lists(st.binary(max_size=80), max_size=4))
 def test_sealed_nonsense_is_counted_and_nothing_else(bodies: list[bytes]) -> None:
     """Even the holder of the key cannot break the other end."""
-    node = Connection(SECRET, 7, client=False, address=None, entropy=lambda size: bytes(size))
+    node = Connection(SECRET, 7, client=False, address=None, entropy=lambda size: bytes(size), now=0.0)
     sealer = Sealer(SECRET, 7, from_client=True)
     for number, body in enumerate(bodies):
         head = packet.head(7, number)

@@ -52,8 +52,9 @@ async def ends() -> AsyncIterator[tuple[End, End]]:
 
 
 def link(node: End, client: End, number: int) -> tuple[Connection, Connection]:
-    there = Connection(SECRET, number, client=False, address=None, entropy=os.urandom)
-    here = Connection(SECRET, number, client=True, address="node", entropy=os.urandom)
+    now = asyncio.get_running_loop().time()
+    there = Connection(SECRET, number, client=False, address=None, entropy=os.urandom, now=now)
+    here = Connection(SECRET, number, client=True, address="node", entropy=os.urandom, now=now)
     node.links.add(there)
     client.links.add(here)
     return there, here

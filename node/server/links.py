@@ -1,0 +1,130 @@
+"""POST /v1/link: a key for a link over UDP, handed out over HTTP; and all links of this node.
+
+The answer is {"link": NUMBER, "secret": BASE64, "port": UDP PORT, "idle_s": 60}. The secret protects every datagram,
+so it is given out over HTTPS or to this machine itself only. A link belongs to the API key that asked for it, and dies
+after `idle_s` seconds without a datagram. What is spoken on it stands in `link.packet`, `link.connection` and
+`linkanswers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import logging
+import secrets
+from collections.abc import AsyncIterator, Iterator
+
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from node.errors import Forbidden, SettingsError, Unavailable, Unsupported
+from node.link.connection import IDLE_S, Connection
+from node.link.crypto import SECRET_SIZE
+from node.link.events import Event
+from node.link.udp import UdpLinks
+from node.server import replies
+from node.server.boundary import json_response
+from node.server.guard import authorization_of
+from node.server.linkanswers import Linked
+from node.server.wsanswers import Client, Parts
+
+PATH = "/v1/link"
+_log = logging.getLogger(__name__)
+
+
+class Links(Collector):
+    """The route, and all links."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._settings = parts.settings.link
+        self._udp = UdpLinks(self._happened, self._dead)
+        self._links: dict[int, Linked] = {}
+        self._port = 0
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the route; with link.enabled, bind the socket when the application starts."""
+        app.router.add_post(PATH, self._open)
+        if self._settings.enabled:
+            app.cleanup_ctx.append(self._listening)
+            self._parts.meter.add(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """How many links there are, and what their paths are like."""
+        links = [linked.connection for linked in self._links.values()]
+        yield GaugeMetricFamily("llm_links", "Links over UDP", len(links))
+        counts = {
+            "sent": sum(link.path.packets_sent for link in links),
+            "lost": sum(link.path.packets_lost for link in links),
+            "rejected": sum(link.rejected for link in links) + self._udp.unknown,
+            "refused": self._udp.refused,
+        }
+        family = CounterMetricFamily("llm_link_packets", "Packets of the links that are open", labels=("fate",))
+        for fate, count in counts.items():
+            family.add_metric((fate,), count)
+        yield family
+        loss = max((link.path.loss for link in links if link.path.packets_sent), default=0.0)
+        yield GaugeMetricFamily("llm_link_loss_max", "Share of packets lost on the worst path", loss)
+
+    @property
+    def port(self) -> int:
+        """The UDP port; 0 while there is none."""
+        return self._port
+
+    async def _listening(self, app: web.Application) -> AsyncIterator[None]:
+        server = self._parts.settings.server
+        port = self._settings.port or server.port
+        try:
+            _, self._port = await self._udp.open(server.host, port)
+        except OSError as error:
+            raise SettingsError(
+                f"Cannot listen on UDP port {port} of {server.host}: {error.strerror or error}.",
+                hint="Choose another with link.port.",
+            ) from error
+        _log.info("links are open", extra={"udp_port": self._port})
+        yield
+        for linked in self._links.values():
+            linked.end()
+        self._udp.close()
+
+    async def _open(self, request: web.Request) -> web.Response:
+        if not self._settings.enabled:
+            raise Unsupported("This node has no links.", hint="Start it with `outpost serve --link`.")
+        if not (request.secure or _is_here(request.remote)):
+            raise Forbidden("A link's secret is handed out over HTTPS only.", hint="Set server.tls_certificate.")
+        if self._parts.service.draining or len(self._links) >= self._settings.max_links:
+            raise Unavailable("This node has as many links as it may.", retry_after=5)
+        identity = self._parts.answerer.identity
+        client = Client(authorization_of(request), identity.owner(request), identity.asker(request))
+        secret, number = secrets.token_bytes(SECRET_SIZE), self._free_number()
+        now = asyncio.get_running_loop().time()
+        connection = Connection(secret, number, client=False, address=None, entropy=secrets.token_bytes, now=now)
+        self._links[number] = Linked(connection, self._parts, client, lambda: self._udp.wake(connection))
+        self._udp.add(connection)
+        port = self._settings.public_port or self._port
+        told = {"link": number, "secret": base64.b64encode(secret).decode(), "port": port, "idle_s": IDLE_S}
+        return json_response(replies.encode(told))
+
+    def _free_number(self) -> int:
+        while (number := secrets.randbits(32)) in self._links:
+            pass
+        return number
+
+    def _happened(self, connection: Connection, event: Event) -> None:
+        if linked := self._links.get(connection.number):
+            linked.happened(event)
+
+    def _dead(self, connection: Connection) -> None:
+        if linked := self._links.pop(connection.number, None):
+            linked.end()
+            _log.info("link closed", extra={"packets_sent": connection.path.packets_sent})
+
+
+def _is_here(remote: str | None) -> bool:
+    """Whether a request comes from this machine."""
+    try:
+        return ipaddress.ip_address(remote or "").is_loopback
+    except ValueError:
+        return False

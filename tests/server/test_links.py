@@ -1,0 +1,75 @@
+"""POST /v1/link: who gets a key for a link, and what the node counts."""
+
+from __future__ import annotations
+
+import base64
+import socket
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+import pytest
+
+from node.errors import SettingsError
+from node.runtime import Node
+from node.server.links import _is_here
+
+Start = Callable[..., Awaitable[Node]]
+
+
+async def ask(node: Node, key: str | None = None) -> tuple[int, dict[str, object]]:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession() as session, session.post(f"{node.url}/v1/link", headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def test_a_key_is_handed_out_to_this_machine(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True)
+    (status, first), (_, second) = await ask(node), await ask(node)
+    assert status == 200
+    assert len(base64.b64decode(str(first["secret"]))) == 32
+    assert first["secret"] != second["secret"]
+    assert first["link"] != second["link"]
+    assert first["port"] == second["port"]
+
+
+async def test_a_node_without_links_says_so(start_node: Start) -> None:
+    status, body = await ask(await start_node(engine_kind="echo"))
+    assert status == 400
+    assert "no links" in str(body)
+
+
+async def test_the_api_key_is_asked_for(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True, server_api_keys="k" * 16)
+    assert (await ask(node))[0] == 401
+    assert (await ask(node, "k" * 16))[0] == 200
+
+
+async def test_there_are_at_most_so_many(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True, link_max_links=2)
+    assert [(await ask(node))[0] for _ in range(3)] == [200, 200, 503]
+
+
+async def test_what_is_counted(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True)
+    _, told = await ask(node)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(b"garbage of a stranger", ("127.0.0.1", int(str(told["port"]))))
+    async with aiohttp.ClientSession() as session, session.get(f"{node.url}/metrics") as response:
+        text = await response.text()
+    assert "llm_links 1.0" in text
+    assert 'llm_link_packets_total{fate="rejected"} 1.0' in text
+
+
+async def test_a_port_in_use_is_refused_before_serving(start_node: Start) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", 0))
+        with pytest.raises(SettingsError, match=r"link\.port|UDP port"):
+            await start_node(engine_kind="echo", link_enabled=True, link_port=other.getsockname()[1])
+
+
+def test_only_this_machine_gets_a_secret_in_the_clear() -> None:
+    assert _is_here("127.0.0.1")
+    assert _is_here("::1")
+    assert not _is_here("192.0.2.7")
+    assert not _is_here(None)
+    assert not _is_here("nonsense")
