@@ -191,13 +191,17 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy the node is right now. `kv_used` of `kv_total` cache cells hold tokens; `memory_free` is in bytes."""
+    """How busy the node is right now. `kv_used` of `kv_total` cache cells hold tokens; `memory_free` is in bytes.
+
+    `threads` decode on the CPU.
+    """
 
     running: int
     waiting: int
     kv_used: int
     kv_total: int
     memory_free: int | None = None
+    threads: int = 1
 
 
 class Service(Protocol):

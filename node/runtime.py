@@ -78,7 +78,7 @@ class Node:
         assert self._gate is not None, "the node was not started"
         engine = self._worker.load
         free = memory().available
-        return Load(self._gate.running, self._gate.waiting, engine.kv_used, engine.kv_total, free)
+        return Load(self._gate.running, self._gate.waiting, engine.kv_used, engine.kv_total, free, engine.threads)
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         """A section a part; whoever joins another part adds its section here."""

@@ -16,8 +16,8 @@ from node.errors import EngineFailed
 GREEDY = {"temperature": 0.0, "ignore_eos": True}  # every stream decodes exactly as many tokens as it asked for
 
 
-async def listen(client: Client, prompt: str, arrivals: Arrivals, max_tokens: int, **more: Any) -> Done:
-    """Read one answer to its end, noting in `arrivals` when each piece came."""
+async def listen(client: Client, prompt: str, arrivals: Arrivals, max_tokens: int | None, **more: Any) -> Done:
+    """Read one answer to its end, noting when each piece came; without `max_tokens` the context ends it."""
     note = arrivals.times.append
     messages = [{"role": "user", "content": prompt}]
     async with aclosing(client.chat(messages, max_tokens=max_tokens, **more)) as events:

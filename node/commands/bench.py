@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from node import layers
-from node.bench import disturbance, engine, journal, pacing, slow_reader, soak
+from node.bench import contention, disturbance, engine, journal, pacing, slow_reader, soak
 from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
@@ -81,6 +81,14 @@ least {journal.LEAST_SHARE}), and how long a token waits until it is stored and 
 
 _ENDED = 128 + signal.SIGTERM
 
+_CONTENTION = f"""\
+What other processes cost that keep every core busy, on a node with one thread and one with all, in turns.
+
+Targets: beside as many busy loops as there are cores the node makes {contention.SHARE:.0%} of the tokens/s of one \
+dedicated core; it is
+back at full speed {contention.BACK_WITHIN_S:g} s after they end. It takes about three minutes, with --quick half a one.
+"""
+
 Verbs = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it
 
 
@@ -103,6 +111,9 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     bench_load.add_arguments(loaded)
     taken = _add(benches, "memory", "how much memory it takes, against what is computed", bench_memory.ABOUT, _memory)
     bench_memory.add_arguments(taken)
+    crowded = _add(benches, "contention", "what other busy processes cost", _CONTENTION, _contention)
+    crowded.add_argument("--rounds", type=_count, metavar="N", help="rounds of each kind (default: 4)")
+    crowded.add_argument("--quick", action="store_true", help="one short round: a first impression")
     endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
     endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
     paced = _add(benches, "pacing", "what the playout buffer and the pacer do on a bad link", _PACING, _pacing)
@@ -200,6 +211,26 @@ async def _journal(args: argparse.Namespace, settings: Settings, changes: list[s
 
 async def _memory(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
     return Report("outpost bench memory", await bench_memory.measure(args, settings, changes), _conditions(settings))
+
+
+async def _contention(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    cores = settings.engine.threads or usable_cores()
+    if cores < 2:
+        raise SettingsError("With one thread there is nothing to adapt; engine.threads must be at least 2.")
+    plan = contention.QUICK if args.quick else contention.FULL
+    if args.rounds:
+        plan = dataclasses.replace(plan, rounds=args.rounds)
+    async with (
+        NodeProcess([*changes, "engine.threads=1"]) as one,
+        NodeProcess(changes) as full,
+        Client(one.url) as alone,
+        Client(full.url) as all_threads,
+    ):
+        steps = Steps("measurements")
+        crowded = contention.Contended(alone, all_threads, cores, plan, steps.next)
+        steps.total = crowded.runs
+        await crowded.run()
+    return Report("outpost bench contention", tuple(contention.figures(crowded.rounds)), _conditions(settings))
 
 
 async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from node.engine.context import CacheFull, Context, NoMemory, Part
+from node.engine.cores import Cores
 from node.engine.decoder import Decoder
 from node.engine.running import Running
 from node.errors import EngineFailed
@@ -114,11 +115,12 @@ class Aside:
 
 
 class SideReader:
-    """Decides what is read aside, one prompt at a time, and shares out the cores. Belongs to the engine's thread."""
+    """Decides what is read aside, one prompt at a time. Belongs to the engine's thread."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._able = decoder.threads >= 2 and not decoder.offloads
+        self.cores = Cores(decoder.context, adapts=self._able)
         self._reading: tuple[Aside, Running] | None = None
         self._abandoned: list[Aside] = []
         self._refused: set[str] = set()  # requests that could not be read aside once
@@ -207,10 +209,7 @@ class SideReader:
         sequence.cached = sequence.length - 1
 
     def _share_cores(self, streams: bool) -> None:
-        threads = self._decoder.threads
         if self._reading is None or self._free:
-            self._decoder.context.use_threads(threads)
-            return
-        half = threads // 2
-        self._reading[0].threads = half if streams else threads
-        self._decoder.context.use_threads(threads - half)
+            self.cores.undivided(streams)
+        else:
+            self._reading[0].threads = self.cores.divided(streams)

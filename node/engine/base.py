@@ -11,12 +11,16 @@ from node.settings import Engine as EngineSettings
 
 
 class EngineLoad(NamedTuple):
-    """Requests that are not ended, those of them that are not held, and the KV cache's cells: in use, and all."""
+    """Requests that are not ended, those of them that are not held, and the KV cache's cells: in use, and all.
+
+    `threads` decode on the CPU just now; fewer than there might be while other processes want the cores.
+    """
 
     requests: int
     active: int
     kv_used: int
     kv_total: int
+    threads: int = 1
 
 
 class Warming(Protocol):

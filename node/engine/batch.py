@@ -155,6 +155,13 @@ class StepCost:
             return max(self.TILE, tokens - tokens % self.TILE)
         return max(self.LEAST, tokens)
 
+    def scaled(self, times: float) -> StepCost:
+        """A first guess of what all would cost where it takes so many times as long."""
+        guess = StepCost()
+        guess._alone, guess._beside = self._alone * times, self._beside * times
+        guess._decode = {streams: seconds * times for streams, seconds in self._decode.items()}
+        return guess
+
     def observe(self, streams: int, prompt_tokens: int, seconds: float) -> None:
         """Learn from a step that took `seconds`."""
         if prompt_tokens == 0:

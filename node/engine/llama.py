@@ -122,7 +122,8 @@ class LlamaEngine:
     def load(self) -> EngineLoad:
         sequences = self._sequences.values()
         active, used = sum(not s.held for s in sequences), _cells(sequences)
-        return EngineLoad(len(sequences), active, used - self._prefixes.shared_cells, self._context.cells)
+        used -= self._prefixes.shared_cells
+        return EngineLoad(len(sequences), active, used, self._context.cells, self._side.cores.threads)
 
     def close(self) -> None:
         for sequence in list(self._sequences.values()):
@@ -132,7 +133,11 @@ class LlamaEngine:
 
     @property
     def _cost(self) -> StepCost:
-        return self._costs.setdefault(self._context.threads, StepCost())
+        threads = self._context.threads
+        if threads not in self._costs:
+            known = min(self._costs, key=lambda count: abs(count - threads), default=None)
+            self._costs[threads] = self._costs[known].scaled(known / threads) if known else StepCost()
+        return self._costs[threads]
 
     @property
     def _cells(self) -> int:
@@ -192,7 +197,14 @@ class LlamaEngine:
         for chunk, sequence in work:
             index += chunk.tokens
             self._advance(chunk, sequence, index)
-        self._cost.observe(streams, plan.tokens - streams, time.monotonic() - started)
+        if not states:
+            self._observe(streams, plan.tokens - streams, started)
+
+    def _observe(self, streams: int, prompt_tokens: int, started: float) -> None:
+        now = time.monotonic()
+        self._cost.observe(streams, prompt_tokens, now - started)
+        if streams or prompt_tokens >= StepCost.TILE:
+            self._side.cores.observe(streams, prompt_tokens, now - started, now)
 
     def _yield_cells(self) -> None:
         holding = [sequence for sequence in self._sequences.values() if sequence.cached]

@@ -128,6 +128,7 @@ class _Live(Collector):
         yield GaugeMetricFamily("llm_requests_waiting", "Requests in the queue", load.waiting)
         yield GaugeMetricFamily("llm_kv_cells_used", "KV cache cells that hold tokens", load.kv_used)
         yield GaugeMetricFamily("llm_kv_cells", "KV cache cells", load.kv_total)
+        yield GaugeMetricFamily("llm_threads", "CPU threads that decode; fewer while others want them", load.threads)
         if load.memory_free is not None:
             yield GaugeMetricFamily("llm_memory_free_bytes", "Memory that this machine has left", load.memory_free)
         pacers = [wire.pacer for wire in self._wires]

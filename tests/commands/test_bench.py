@@ -78,6 +78,7 @@ def test_a_missed_target_is_an_exit_code(value: float, code: int, capsys: pytest
         (["engine", "--set", "engine.kind=echo"], "engine.kind must be llama"),
         (["engine", "--set", "engine.slots=4"], "engine.slots must be at least 8"),
         (["engine", "--set", "engine.slots"], "KEY=VALUE"),
+        (["contention", "--threads", "1"], "nothing to adapt"),
         (["engine", "--threads", "many"], "threads"),
         (["engine", "--rounds", "0"], "invalid _count value"),
         (["soak", "--minutes", "0"], "invalid _minutes value"),

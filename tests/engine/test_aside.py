@@ -56,7 +56,7 @@ def test_the_stream_gets_a_token_every_step_and_the_prompt_its_answer(engine: Ll
         take(engine, outcomes)
         assert len(outcomes["stream"].tokens) == before + 1
         steps += 1
-        assert engine._context.threads == (1 if engine._side._reading else 2)
+        assert engine._side.cores.shared == (engine._side._reading is not None)
     assert steps > 2
     assert outcomes["long"].events[0] == Started()
     while outcomes["long"].end is None:
@@ -106,7 +106,7 @@ def test_when_the_stream_ends_the_prompt_gets_all_cores(engine: LlamaEngine) -> 
     while outcomes["long"].end is None:
         take(engine, outcomes)
         if engine._side._reading:
-            assert engine._side._reading[0].threads == 2
+            assert engine._side._reading[0].threads == engine._side.cores.threads
     assert len(outcomes["long"].tokens) == 4
 
 
@@ -120,7 +120,7 @@ def test_a_held_prompt_is_read_no_further_and_gives_way_to_another(engine: Llama
     assert reader.paused
     for _ in range(3):
         take(engine, outcomes)
-        assert engine._context.threads == 2, "the streams have all cores again"
+        assert not engine._side.cores.shared, "the streams have all cores again"
     engine.hold("long", False)
     assert not reader.paused
     engine.hold("long", True)

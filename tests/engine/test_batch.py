@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,3 +125,17 @@ def test_an_unseen_batch_size_is_scaled_from_the_nearest() -> None:
     assert cost.decode(8) == 0.040
     assert cost.decode(2) == 0.020
     assert cost.decode(0) == 0.0
+
+
+def test_what_other_threads_would_cost_is_guessed_from_what_is_known() -> None:
+    cost = StepCost()
+    for _ in range(50):
+        cost.observe(0, 256, 0.256)
+        cost.observe(2, 0, 0.020)
+        cost.observe(2, 10, 0.040)
+    guess = cost.scaled(4)
+    assert guess.decode(2) == pytest.approx(4 * cost.decode(2))
+    assert guess.per_token(0) == pytest.approx(4 * cost.per_token(0))
+    assert guess.budget(0, 0.6) <= cost.budget(0, 0.6) / 2
+    guess.observe(2, 0, 9.0)
+    assert cost.decode(2) == pytest.approx(0.020, rel=0.05), "the guess is its own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 import sys
 from typing import Any
 
@@ -23,6 +24,25 @@ def test_log_lines_are_forwarded_one_level_milder(caplog: pytest.LogCaptureFixtu
         ("INFO", "odd"),
         ("ERROR", "broken\ufffd"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("machine", "chosen", "expected"),
+    [
+        ("x86_64", None, "1000"),
+        ("x86_64", "77", "77"),
+        ("aarch64", None, None),
+    ],
+)
+def test_threads_spin_briefly_where_a_spin_takes_long_and_nobody_chose(
+    monkeypatch: pytest.MonkeyPatch, machine: str, chosen: str | None, expected: str | None
+) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if chosen:
+        monkeypatch.setenv("GOMP_SPINCOUNT", chosen)
+    monkeypatch.setattr(library.platform, "machine", lambda: machine)
+    library.llama.__wrapped__()
+    assert os.environ.get("GOMP_SPINCOUNT") == expected
 
 
 def test_a_library_that_was_not_built_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

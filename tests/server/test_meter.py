@@ -62,6 +62,7 @@ def test_figures_by_name() -> None:
     assert figures["llm_requests_waiting"] == 2
     assert figures["llm_kv_cells_used"] == 30
     assert figures["llm_kv_cells"] == 400
+    assert figures["llm_threads"] == 3
 
 
 def test_readers_and_memory() -> None:

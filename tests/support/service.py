@@ -167,7 +167,7 @@ class ScriptedService:
     draining: bool = False
 
     def load(self) -> Load:
-        return Load(running=1, waiting=2, kv_used=30, kv_total=400)
+        return Load(running=1, waiting=2, kv_used=30, kv_total=400, threads=3)
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         return {"model": {"id": self.model.info.id}, "kv": {"used": 30, "total": 400}}
