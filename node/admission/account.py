@@ -117,13 +117,14 @@ class Meter:
 class Account:
     """The meters of one key, those with a cap only, on one clock."""
 
-    __slots__ = ("_at", "_freshness", "clock", "meters", "rates", "scope", "window")
+    __slots__ = ("_at", "_freshness", "clock", "meters", "output", "rates", "scope", "window")
 
     def __init__(self, scope: str, rates: Rates, now: float) -> None:
         self.scope = scope
         self.rates = rates
         caps = ((name, rates.cap(name), rates.most(name)) for name in QUANTITIES)
         self.meters = [Meter(name, cap, most) for name, cap, most in caps if cap is not None and most is not None]
+        self.output = next((meter for meter in self.meters if meter.quantity == "output"), None)
         self.clock = self._at = now
         self._freshness = 1.0
         self.window = int(now // WINDOW_S)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from node.admission.account import WINDOW_S, Account, Meter, Quantity, Rates
@@ -70,31 +70,33 @@ class Reservation:
 
     def settle(self, output: int, now: float) -> None:
         """The answer has ended with so many tokens, at most what was reserved."""
-        for account, meter in self._close(now):
-            if meter.quantity == "output":
-                meter.use(min(output, self.output), account.clock)
+        for account in self._close(now):
+            if account.output is not None:
+                account.output.use(min(output, self.output), account.clock)
 
     def cancel(self, now: float) -> None:
         """It never ran: nothing was used."""
-        for account, meter in self._close(now):
-            if meter.quantity != "output":
-                windows = account.window - int(self._at // WINDOW_S)
-                meter.give_back(1 if meter.quantity == "requests" else self._prompt, now - self._at, windows)
+        for account in self._close(now):
+            windows = account.window - int(self._at // WINDOW_S)
+            for meter in account.meters:
+                if meter is not account.output:
+                    meter.give_back(1 if meter.quantity == "requests" else self._prompt, now - self._at, windows)
 
     def headers(self, now: float) -> dict[str, str]:
         """The x-ratelimit-* values of the limit that has least left."""
         return _headers(self._accounts, now)
 
-    def _close(self, now: float) -> Iterable[tuple[Account, Meter]]:
+    def _close(self, now: float) -> Sequence[Account]:
+        """The accounts, come to `now`, without what was pending; none when that was done before."""
         if not self._open:
-            return
+            return ()
         self._open = False
+        window = int(now // WINDOW_S)
         for account in self._accounts:
-            account.advance(now, int(now // WINDOW_S))
-            for meter in account.meters:
-                if meter.quantity == "output":
-                    meter.pending -= self.output
-                yield account, meter
+            account.advance(now, window)
+            if account.output is not None:
+                account.output.pending -= self.output
+        return self._accounts
 
 
 class Limits:
@@ -139,7 +141,7 @@ class Limits:
                     raise _refusal(accounts, amounts, now)
         for account in accounts:
             for meter in account.meters:
-                if meter.quantity == "output":
+                if meter is account.output:
                     meter.pending += output
                 else:
                     meter.use(amounts[meter.quantity], account.clock)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from node import layers
-from node.bench import contention, disturbance, engine, journal, pacing, slow_reader, soak
+from node.bench import admission, contention, disturbance, engine, journal, pacing, slow_reader, soak
 from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
@@ -78,6 +78,18 @@ What resumable answers cost. Tokens/s of {journal.STREAMS} resumable streams aga
 least {journal.LEAST_SHARE}), and how long a token waits until it is stored and may leave (p99 at most \
 {journal.MOST_WAIT_S * 1000:g} ms).
 """
+_ADMISSION = f"""\
+What the decisions cost that are made for each request, in simulated time; no node is started.
+
+1. The queue: a newcomer in, a slot free, the next one picked, with {admission.FULL.waiting:,} waiting. Target: \
+{admission.MOST_TURN_US:g} µs, and
+   {admission.MOST_TICKET_KIB:g} KiB of memory for each that waits.
+2. The limits: {admission.FULL.decisions:,} decisions over four limits each. Target: a median of \
+{admission.MOST_DECISION_US:g} µs, and no minute that
+   saw more than the cap and one burst.
+
+It takes about three minutes, with --quick seconds.
+"""
 
 _ENDED = 128 + signal.SIGTERM
 
@@ -120,6 +132,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     paced.add_argument("--trace", type=Path, metavar="FILE", help="delays as CSV, columns pub_ms and delay_ms")
     beside = _add(benches, "slow-reader", "what a slow reader costs the others", _SLOW_READER, _slow_reader)
     beside.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of each kind (default: 3)")
+    decisions = _add(benches, "admission", "what deciding who runs costs", _ADMISSION, _admission)
+    decisions.add_argument("--quick", action="store_true", help="fewer decisions: a first impression")
     endurance.add_argument("--clients", type=_count, default=64, metavar="N", help="how many (default: 64)")
 
 
@@ -255,6 +269,14 @@ async def _pacing(args: argparse.Namespace, settings: Settings, changes: list[st
     source = "delays drawn at random" if args.trace is None else f"delays of {args.trace.name}"
     about = f"{source}, {trace[-1][0]:.0f} s, {pacing.RATE:g} tokens/s"
     return Report("outpost bench pacing", tuple(pacing.figures(trace)), (about,))
+
+
+async def _admission(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    plan = admission.QUICK if args.quick else admission.FULL
+    steps = Steps("measurements", 1 + plan.decisions // admission.TELL_EVERY)
+    steps.next(f"{plan.waiting:,} requests waiting")
+    figures = [*admission.queue_figures(plan), *admission.limit_figures(plan, steps.next)]
+    return Report("outpost bench admission", tuple(figures), _conditions(settings)[1:])
 
 
 async def _slow_reader(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
