@@ -55,6 +55,7 @@ class History:
         self._clock = clock
         self._templates: list[bytes] = []
         self._tree = self._new_tree(clock())
+        self._offered: dict[int, Node] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._expires = clock() + _EXPIRE_EVERY_S
@@ -93,11 +94,13 @@ class History:
 
     def candidates(self, held: Iterable[int] = ()) -> list[Candidate]:
         """What may be warm; `held` are ends that `note` gave, whose states are in memory."""
-        return offer(self._tree, held, self._clock())
+        offered = offer(self._tree, held, self._clock())
+        self._offered = {candidate.id: node for candidate, node in offered.items()}
+        return list(offered)
 
     def tokens(self, id: int) -> list[int]:
-        """The token ids of a candidate's prefix; raises KeyError when it is gone."""
-        return unpack(self._tree.find(id).prefix())
+        """The token ids of a candidate that was offered last; raises KeyError when it is gone."""
+        return unpack(self._offered[id].prefix())
 
     def match(self, tenant: str, ids: Sequence[int]) -> Match:
         """How much of a prompt is known."""
@@ -113,7 +116,7 @@ class History:
         """Erase everything but templates, in memory and store; returns how many prefixes were known. See `store`."""
         self._cancel_timer()
         known = len(self._tree.shared)
-        self._tree = self._new_tree(self._clock())
+        self._tree, self._offered = self._new_tree(self._clock()), {}
         self._pin_templates()
         if self._store is not None:
             await self._store.forget(self._clock())

@@ -8,7 +8,7 @@ from node.prewarm.plan import Candidate, Kind
 from node.prewarm.tree import Node, PrefixTree, Tenant
 
 
-def offer(tree: PrefixTree, held: Iterable[int], now: float) -> list[Candidate]:
+def offer(tree: PrefixTree, held: Iterable[int], now: float) -> dict[Candidate, Node]:
     """Pinned and shared prefixes, and `recent` ones: those on the way to the ends `held`, whose states are in memory.
 
     Whatever a candidate begins with is a candidate too.
@@ -18,7 +18,7 @@ def offer(tree: PrefixTree, held: Iterable[int], now: float) -> list[Candidate]:
         if node := tree.latest.get(end):
             nodes.update((above.id, above) for above in node.path())
     known: dict[Node, tuple[int, Tenant]] = {root: (0, tenant) for tenant, root in tree.roots.items()}
-    return [_candidate(tree, node, *_whole(node, known), now) for node in nodes.values()]
+    return {_candidate(tree, node, *_whole(node, known), now): node for node in nodes.values()}
 
 
 def _candidate(tree: PrefixTree, node: Node, tokens: int, tenant: Tenant, now: float) -> Candidate:

@@ -64,7 +64,7 @@ class Node(Demand):
         return len(self.edge) // _TOKEN_BYTES
 
     def path(self) -> list[Node]:
-        """The nodes from below the root down to this one; none for a root."""
+        """The nodes from below the root down to this one; none for a root, and for one that was removed."""
         nodes, node = [], self
         while node.parent is not None:
             nodes.append(node)
@@ -80,8 +80,11 @@ class Node(Demand):
         return node
 
     def prefix(self) -> bytes:
-        """All token ids from the root to the end of the edge, packed."""
-        return b"".join(node.edge for node in self.path())
+        """All token ids from the root to the end of the edge, packed; raises KeyError once it was removed."""
+        path = self.path()
+        if not path:
+            raise KeyError(self.id)
+        return b"".join(node.edge for node in path)
 
 
 class Root(Node):
@@ -157,10 +160,6 @@ class PrefixTree:
                 if node.shared or node.pinned:
                     offered = max(offered, at)
         return Match(known // _TOKEN_BYTES, offered // _TOKEN_BYTES)
-
-    def find(self, id: int) -> Node:
-        """A shared or pinned node, or one in which a late prompt ended; raises KeyError."""
-        return self.shared.get(id) or self.pinned.get(id) or self.latest[id]
 
     def value(self, node: Node, now: float) -> float:
         """Tokens that are expected of a node in the coming hour, for each byte that it takes."""

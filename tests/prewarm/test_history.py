@@ -60,6 +60,26 @@ def test_what_three_sessions_begin_with_becomes_a_candidate() -> None:
     assert texts(it) == [[1, 2, 3]]
 
 
+def test_a_candidate_that_is_gone_has_no_tokens() -> None:
+    clock = Clock()
+    it = history(clock=clock, max_age_s=7200.0)
+    share(it, [1, 2, 3])
+    (found,) = it.candidates()
+    clock.now += 8000
+    it.note(asked([9], "x"))
+    for id in (found.id, 12345):
+        with pytest.raises(KeyError):
+            it.tokens(id)
+
+
+def test_what_is_on_the_way_to_a_held_end_has_tokens_too() -> None:
+    it = history()
+    it.note(asked([1, 2, 3], "x"))
+    end = it.note(asked([1, 2, 3, 4], "x"))
+    assert end is not None
+    assert [it.tokens(c.id) for c in it.candidates(held=[end])] == [[1, 2, 3], [1, 2, 3, 4]]
+
+
 def test_the_same_session_of_another_user_is_another_one() -> None:
     it = history(min_sessions=2)
     for user in ("a", "b"):
@@ -79,7 +99,7 @@ def test_ends_may_be_held() -> None:
     end = it.note(asked([1, 2, 3], "x"))
     assert end is not None
     (found,) = it.candidates(held=[end])
-    assert (found.kind, found.tokens) == ("recent", 3)
+    assert (found.id, found.kind, found.tokens) == (end, "recent", 3)
     assert it.tokens(end) == [1, 2, 3]
 
 

@@ -9,7 +9,7 @@ import pytest
 from node.prewarm.demand import HalfLives
 from node.prewarm.offer import offer
 from node.prewarm.plan import Candidate
-from node.prewarm.tree import DEEPEST, PrefixTree, pack, unpack
+from node.prewarm.tree import DEEPEST, Node, PrefixTree, pack, unpack
 
 
 def tree(quorum: int = 2) -> PrefixTree:
@@ -20,8 +20,8 @@ def add(to: PrefixTree, ids: Sequence[int], session: int, tenant: str = "") -> i
     return to.add(tenant, pack(ids), session, 1.0).id
 
 
-def by_text(of: PrefixTree, candidates: list[Candidate]) -> dict[tuple[int, ...], Candidate]:
-    return {tuple(unpack(of.find(c.id).prefix())): c for c in candidates}
+def by_text(offered: dict[Candidate, Node]) -> dict[tuple[int, ...], Candidate]:
+    return {tuple(unpack(node.prefix())): candidate for candidate, node in offered.items()}
 
 
 def test_shared_prefixes_with_their_parents() -> None:
@@ -29,7 +29,7 @@ def test_shared_prefixes_with_their_parents() -> None:
     add(it, [1, 2, 3, 7], session=1)
     add(it, [1, 2, 3, 8], session=2)
     add(it, [1, 2, 9], session=3)
-    found = by_text(it, offer(it, [], 2.0))
+    found = by_text(offer(it, [], 2.0))
     assert set(found) == {(1, 2), (1, 2, 3)}
     short, long = found[1, 2], found[1, 2, 3]
     assert (short.parent, short.tokens, short.kind, short.tenant) == (None, 2, "shared", "")
@@ -41,8 +41,8 @@ def test_what_too_few_said_is_offered_only_while_its_state_is_held() -> None:
     it = tree()
     add(it, [1, 2, 3], session=1)
     end = add(it, [1, 2, 4, 5], session=2)
-    assert set(by_text(it, offer(it, [], 2.0))) == {(1, 2)}
-    found = by_text(it, offer(it, [end, 999], 2.0))
+    assert set(by_text(offer(it, [], 2.0))) == {(1, 2)}
+    found = by_text(offer(it, [end, 999], 2.0))
     assert found[1, 2, 4, 5].kind == "recent"
     assert found[1, 2, 4, 5].parent == found[1, 2].id
     assert found[1, 2].kind == "shared"
@@ -52,7 +52,7 @@ def test_held_ends_bring_all_that_is_on_their_way() -> None:
     it = tree(quorum=3)
     add(it, [1, 2, 3], session=1)
     end = add(it, [1, 2, 3, 4], session=1)
-    found = by_text(it, offer(it, [end], 2.0))
+    found = by_text(offer(it, [end], 2.0))
     assert {text: c.kind for text, c in found.items()} == {(1, 2, 3): "recent", (1, 2, 3, 4): "recent"}
 
 

@@ -161,10 +161,10 @@ def test_few_leaves_go_in_the_order_of_their_value() -> None:
     for number in range(COMPARED):
         for _ in range(1 + number * 5 % 7):
             add(it, [number] * (1 + number % 5), session=number, now=float(number))
-    values = sorted(it.value(it.find(end), 50.0) for end in it.latest)
+    values = sorted(it.value(it.latest[end], 50.0) for end in it.latest)
     while it.nodes:
         it.shrink(it.size - 1, 50.0)
-        left = sorted(it.value(it.find(end), 50.0) for end in it.latest)
+        left = sorted(it.value(it.latest[end], 50.0) for end in it.latest)
         assert left == values[len(values) - len(left) :]
 
 
@@ -194,17 +194,25 @@ def test_what_is_used_all_the_time_outlives_a_flood() -> None:
 def test_the_ends_of_late_prompts_are_found_and_only_so_many() -> None:
     it = tree()
     ends = [add(it, [number, 5]) for number in range(LATEST + 10)]
-    assert unpack(it.find(ends[-1]).prefix()) == [LATEST + 9, 5]
+    assert unpack(it.latest[ends[-1]].prefix()) == [LATEST + 9, 5]
     assert len(it.latest) == LATEST
-    with pytest.raises(KeyError):
-        it.find(ends[0])
+    assert ends[0] not in it.latest
 
 
 def test_an_end_keeps_its_id_when_its_edge_is_split() -> None:
     it = tree()
     end = add(it, [1, 2, 3, 4])
     add(it, [1, 2])
-    assert unpack(it.find(end).prefix()) == [1, 2, 3, 4]
+    assert unpack(it.latest[end].prefix()) == [1, 2, 3, 4]
+
+
+def test_what_was_removed_has_no_prefix() -> None:
+    it = tree()
+    add(it, [1, 2, 3])
+    (node,) = it.latest.values()
+    it.shrink(0, 1.0)
+    with pytest.raises(KeyError):
+        node.prefix()
 
 
 def test_long_edges_are_compared_at_every_length() -> None:
