@@ -94,7 +94,7 @@ async def test_an_answer_streams_with_its_figures() -> None:
     assert done.ttft_s is not None
     assert 0 < done.ttft_s < done.total_s
     assert done.tokens_per_second is not None
-    assert 1 < done.tokens_per_second < 25
+    assert 0 < done.tokens_per_second < 25
 
 
 async def test_bytes_cut_anywhere_give_the_same_answer() -> None:
