@@ -18,9 +18,9 @@ HAS_META 2, ECHO 1. With HAS_META the payload is followed by the metadata's leng
 A TLV is `type 1 | length 1 | value`. Types that a receiver does not know are skipped, so that new ones may be added.
 
     1 TOTALS    entries 4 | bytes 4 | CRC-32 of the text 4
-    2 MISSING   n × (first 4 | count 2), at most 32
+    2 MISSING   n × (first 4 | count 2), at most 32, in order; a count of 0 ends what is known
     3 WINDOW    count 1 | symbol 1
-    4 TIME      milliseconds 4, to be returned in an ACK as ECHOED_TIME (5)
+    4 QUALITY   level of parity that the other end should use on radio 1
 
 Each length is checked before anything is taken from it; bytes after the CRC are an error.
 """
@@ -69,8 +69,7 @@ class Tlv(IntEnum):
     TOTALS = 1
     MISSING = 2
     WINDOW = 3
-    TIME = 4
-    ECHOED_TIME = 5
+    QUALITY = 4
 
 
 @dataclass(frozen=True, slots=True)

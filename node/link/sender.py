@@ -37,6 +37,8 @@ class Sender:
         self.end: End | None = None
         self.whole = False
         self.wrong = False
+        self.end_unsent = True
+        self.repeated: set[int] = set()  # unacknowledged chunks that were sent more than once
         self.backlog = 0  # bytes that were never sent
         self.unacknowledged = 0  # bytes, those never sent included
         self._size, self._crc = size, crc
@@ -119,6 +121,7 @@ class Sender:
             self.backlog -= len(self._chunks[number])
         self.unacknowledged -= len(self._chunks.pop(number))
         self._sent.pop(number, None)
+        self.repeated.discard(number)
         self._come.discard(number)
         self._late.discard(number)
 
@@ -146,6 +149,21 @@ class Sender:
         if rest:
             blocks.append(self._repair(range(rest[0], rest[-1] + 1), symbols))
         return blocks if self.fresh else [*blocks, *end]
+
+    def next_alone(self, now: float, *, anew: bool) -> tuple[int, bytes] | None:
+        """The one chunk to send next: what is lost, else what is new, else with `anew` the oldest again."""
+        oldest = next((n for n in self._chunks if n not in self._come), None)
+        number = min(self._late) if self._late else self._fresh if self.fresh else oldest if anew else None
+        if number is None:
+            return None
+        if number < self._fresh:
+            self.repeated.add(number)
+        self._mark([number], now)
+        return number, self._chunks[number]
+
+    def sent_at(self, number: int) -> float | None:
+        """When a chunk that is not acknowledged was sent last."""
+        return self._sent.get(number)
 
     def copy(self, budget: int) -> list[Block]:
         """The last few chunks again, and the end: a packet that follows another a few milliseconds later."""

@@ -67,7 +67,7 @@ def test_noise_with_a_right_crc_is_a_frame_or_one_link_error(noise: bytes) -> No
 
 
 def test_the_layout_is_the_documented_one() -> None:
-    frame = Frame(Kind.DATA, 0x0102030405060708, 9, "é".encode(), Flag.ECHO, ((Tlv.TIME, b"\0\0\0\7"),))
+    frame = Frame(Kind.DATA, 0x0102030405060708, 9, "é".encode(), Flag.ECHO, ((Tlv.QUALITY, b"\0\0\0\7"),))
     body = bytes.fromhex("c5 03 0102030405060708 00000009 0002 c3a9 0006 04 04 00000007")
     assert encode(frame) == body + zlib.crc32(body).to_bytes(4, "big")
 
