@@ -216,7 +216,7 @@ async def link(http: Http, wanted: Wanted) -> AsyncIterator[Connection]:
             raise InvalidRequest("The request holds a lone surrogate, which no UTF-8 text can carry.") from error
 
     number = end.ask(request)
-    reading = _Reading(wanted.start - 1)
+    reading = Reading(wanted.start - 1)
     try:
         while not reading.frames.stream:
             reading.take(await end.next(number))
@@ -226,7 +226,7 @@ async def link(http: Http, wanted: Wanted) -> AsyncIterator[Connection]:
         end.leave(number)
 
 
-class _Reading:
+class Reading:
     """Chunks of a slot as chunks of an answer."""
 
     def __init__(self, last: int) -> None:
@@ -235,6 +235,7 @@ class _Reading:
         self._last = last
 
     def take(self, event: Event) -> Chunk | None:
+        """What an event says of the answer; raises the error that it carries, or BrokenStream."""
         if isinstance(event, Ended) and not self.frames.ended:
             raise BrokenStream("The answer ended before it was complete." if event.whole else "The text is wrong.")
         if not isinstance(event, Came):
@@ -254,7 +255,7 @@ class _Reading:
         return chunk
 
 
-async def _batches(end: LinkEnd, number: int, reading: _Reading) -> Batches:
+async def _batches(end: LinkEnd, number: int, reading: Reading) -> Batches:
     while not reading.frames.ended:
         chunk = reading.take(await end.next(number))
         if chunk is not None:

@@ -166,6 +166,12 @@ class Link(Section, frozen=True):
     "UDP port that clients are told, where a router maps another one to link.port; 0 tells the real one"
     max_links: int = 256
     "links at the same time; beyond that the answer is 503"
+    serial: str = ""
+    "device of a serial line to answer on, like /dev/ttyUSB0; whoever holds its other end may ask, without a key"
+    serial_baud: int = 115_200
+    "speed of the serial line, in bits a second"
+    serial_mode: Literal["wired", "radio"] = "wired"
+    "wired frames are checked, radio frames are corrected, too"
 
 
 class Log(Section, frozen=True):
@@ -236,6 +242,7 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("link", "port"): (0, 65535),
     ("link", "public_port"): (0, 65535),
     ("link", "max_links"): (1, 100_000),
+    ("link", "serial_baud"): (300, 4_000_000),
     ("prewarm", "min_sessions"): (1, 100),
     ("prewarm", "max_age_s"): (60, 10 * 365 * 86_400),
     ("prewarm", "history_bytes"): (1 << 20, 1 << 32),

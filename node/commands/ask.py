@@ -10,14 +10,16 @@ import math
 import os
 import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from node.client import Client, ClientError, Done, TextRewind
+from node.client import Client, ClientError, Done, TextDelta, TextRewind
 from node.commands.target import Target, add_target, target
 from node.errors import OperatorError, Unavailable
+from node.link.serial import Mode
+from node.serialclient import SerialClient
 
 _MAX_STDIN_BYTES = 16 << 20
 _NOTICE_S = 2.0
@@ -49,6 +51,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         default="sse",
         help="how the answer travels; link is UDP, for lossy networks (default: sse)",
     )
+    parser.add_argument("--serial", metavar="DEVICE", help="ask the node at the other end of this serial line")
+    parser.add_argument("--baud", type=int, default=115_200, metavar="N", help="its speed (default: 115200)")
+    parser.add_argument("--radio", action="store_true", help="with --serial: the line is a radio modem")
     parser.add_argument("--stream", metavar="ID", help="fetch a resumable answer that was begun before; no prompt")
     parser.add_argument("--from", type=int, dest="start", metavar="N", help="with --stream: from this entry number on")
     parser.set_defaults(run=run)
@@ -124,6 +129,8 @@ class Screen:
 
 async def _ask(node: Target, messages: list[dict[str, str]], args: argparse.Namespace, screen: Screen) -> Done:
     wanted = {"max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
+    if args.serial:
+        return await _ask_serial(messages, args, wanted, screen)
     async with Client(node.url, node.api_key, tls=node.tls) as client:
         if args.stream:
             answer = client.stream(args.stream, args.start or 0, transport=args.transport)
@@ -154,6 +161,25 @@ async def _ask(node: Target, messages: list[dict[str, str]], args: argparse.Name
     raise AssertionError("a stream ends with Done or an error")
 
 
+async def _ask_serial(
+    messages: list[dict[str, str]], args: argparse.Namespace, wanted: Mapping[str, Any], screen: Screen
+) -> Done:
+    mode: Mode = "radio" if args.radio else "wired"
+    try:
+        async with (
+            SerialClient(args.serial, args.baud, mode) as client,
+            aclosing(client.chat(messages, **wanted)) as events,
+        ):
+            async for event in events:
+                if isinstance(event, Done):
+                    return event
+                if isinstance(event, TextDelta):
+                    screen.show(event.text)
+    finally:
+        screen.close()
+    raise AssertionError("a stream ends with Done or an error")
+
+
 def _rest(client: Client, last: int) -> str | None:
     """How to get what is missing of a resumable answer."""
     ids = [happening.id for happening in client.history if happening.id]
@@ -166,6 +192,10 @@ def _misuse(args: argparse.Namespace, prompt: str) -> str | None:
         return "--stream fetches an answer that was begun before; it takes no prompt."
     if args.start is not None and (not args.stream or args.start < 0):
         return "--from goes with --stream, and counts from 0."
+    if args.serial and (args.stream or args.resume or args.url or args.transport != "sse"):
+        return "--serial has no network: it goes without --url, --transport, --resume and --stream."
+    if args.radio and not args.serial:
+        return "--radio goes with --serial."
     if not args.stream and not prompt:
         return "there is no prompt.\n  Write one after `ask`, or pipe one in."
     return None

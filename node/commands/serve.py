@@ -24,6 +24,7 @@ _SHORT = {
     "model": ("model.name", "NAME", "a name from `outpost models list`, or the path of a GGUF file"),
     "engine": ("engine.kind", "KIND", "llama or echo"),
     "slots": ("engine.slots", "N", "requests that run at the same time"),
+    "serial": ("link.serial", "DEVICE", "answer on this serial line, too, e.g. /dev/ttyUSB0"),
     "threads": ("engine.threads", "N", "CPU threads; 0 takes the cores this process may use"),
 }
 

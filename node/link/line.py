@@ -51,7 +51,7 @@ class _Stream:
 
 
 class Line:
-    """One end. `rate` is in bytes a second; `room` below which the device must be before more is given to it."""
+    """One end. `rate` is in bytes a second."""
 
     def __init__(self, *, client: bool, rate: float) -> None:
         self.closed = False

@@ -30,6 +30,7 @@ from node.server.links import Links
 from node.server.meter import CLIENT_GONE, Meter
 from node.server.ops import add_health, add_metrics, add_status
 from node.server.page import add_page
+from node.server.serials import Serials
 from node.server.sse import STREAM
 from node.server.streams import Streams
 from node.server.websocket import WebSockets
@@ -77,6 +78,7 @@ def create_app(settings: Settings, service: Service, store: StreamStore | None =
     WebSockets(parts).add_to(app)
     app[LINKS] = Links(parts)
     app[LINKS].add_to(app)
+    Serials(parts).add_to(app)
     Embeddings(settings, service, meter, identity).add_to(app)
     Catalog(settings, service).add_to(app)
     app.on_response_prepare.append(_mark(settings.server.allowed_origins))

@@ -59,6 +59,10 @@ class Identity:
         """Who asks for new ones, and what their headers say; raises InvalidRequest for headers that make no sense."""
         return self._callers.asker(self._key(request), request.remote or "", request.headers)
 
+    def holder(self, line: str) -> Asker:
+        """Who asks over a line that has no keys: its other end, by the line's name."""
+        return self._callers.asker("", line, {})
+
     def _key(self, request: web.Request) -> str:
         return authorization_of(request).partition(" ")[2].strip() if self._asks else ""
 

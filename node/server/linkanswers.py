@@ -1,4 +1,4 @@
-"""The generations of one link: the same as those of a WebSocket, a slot for each.
+"""The generations of one link or serial line: the same as those of a WebSocket, a slot for each.
 
 A slot's request is one message of `wsproto`, `request` or `resume`, whose id is the slot's number; its reply is the
 messages that the WebSocket would carry, plain text in the short form of `link.words`. A stop of the link is
@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from typing import Protocol
 
 from node.errors import NodeError
-from node.link.connection import Connection
 from node.link.events import Came, Delivered, Ended, Event, Opened, Stopped
 from node.link.sender import MAX_CHUNK
 from node.link.words import pieces
@@ -29,10 +29,32 @@ _SETTLED = (wsproto.Finish, wsproto.Interrupted, wsproto.Problem)
 _log = logging.getLogger(__name__)
 
 
-class LinkTransport:
-    """A link as the pacer sees a connection: what is not acknowledged waits."""
+class Estimates(Protocol):
+    """What a carrier knows of its round trip, in seconds."""
 
-    def __init__(self, connection: Connection) -> None:
+    @property
+    def srtt(self) -> float: ...
+    @property
+    def rttvar(self) -> float: ...
+
+
+class Carrier(Protocol):
+    """What carries slots: a link, or a serial line, whose slots are its streams."""
+
+    closed: bool
+
+    @property
+    def path(self) -> Estimates: ...
+    def send(self, slot: int, chunk: bytes, now: float, /) -> None: ...
+    def finish(self, slot: int, now: float, /) -> None: ...
+    def unacknowledged(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class LinkTransport:
+    """A carrier as the pacer sees a connection: what is not acknowledged waits."""
+
+    def __init__(self, connection: Carrier) -> None:
         self._connection = connection
 
     def get_write_buffer_size(self) -> int:
@@ -53,7 +75,7 @@ class LinkLine:
 
     levels: Levels | None = None
 
-    def __init__(self, connection: Connection, meter: Meter, capacity: int, wake: Callable[[], None]) -> None:
+    def __init__(self, connection: Carrier, meter: Meter, capacity: int, wake: Callable[[], None]) -> None:
         self.wire = Wire(LinkTransport(connection), meter, capacity)
         self._connection = connection
         self._wake = wake
@@ -103,11 +125,9 @@ class LinkLine:
 
 
 class Linked:
-    """One link, its requests on their way in, and its generations."""
+    """One carrier, its requests on their way in, and its generations."""
 
-    def __init__(self, connection: Connection, parts: Parts, client: Client, wake: Callable[[], None]) -> None:
-        self.connection = connection
-        self.owner = client.owner
+    def __init__(self, connection: Carrier, parts: Parts, client: Client, wake: Callable[[], None]) -> None:
         self._parts = parts
         self._line = LinkLine(connection, parts.meter, parts.settings.streams.reader_buffer_bytes, wake)
         self._answers = Answers(self._line, parts, client, lambda running: None)

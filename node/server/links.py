@@ -41,7 +41,7 @@ class Links(Collector):
         self._parts = parts
         self._settings = parts.settings.link
         self._udp = UdpLinks(self._happened, self._dead)
-        self._links: dict[int, Linked] = {}
+        self._links: dict[int, tuple[Connection, Linked]] = {}
         self._port = 0
 
     def add_to(self, app: web.Application) -> None:
@@ -53,7 +53,7 @@ class Links(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """How many links there are, and what their paths are like."""
-        links = [linked.connection for linked in self._links.values()]
+        links = [connection for connection, _ in self._links.values()]
         yield GaugeMetricFamily("llm_links", "Links over UDP", len(links))
         counts = {
             "sent": sum(link.path.packets_sent for link in links),
@@ -85,7 +85,7 @@ class Links(Collector):
             ) from error
         _log.info("links are open", extra={"udp_port": self._port})
         yield
-        for linked in self._links.values():
+        for _, linked in self._links.values():
             linked.end()
         self._udp.close()
 
@@ -101,7 +101,8 @@ class Links(Collector):
         secret, number = secrets.token_bytes(SECRET_SIZE), self._free_number()
         now = asyncio.get_running_loop().time()
         connection = Connection(secret, number, client=False, address=None, entropy=secrets.token_bytes, now=now)
-        self._links[number] = Linked(connection, self._parts, client, lambda: self._udp.wake(connection))
+        linked = Linked(connection, self._parts, client, lambda: self._udp.wake(connection))
+        self._links[number] = connection, linked
         self._udp.add(connection)
         port = self._settings.public_port or self._port
         told = {"link": number, "secret": base64.b64encode(secret).decode(), "port": port, "idle_s": IDLE_S}
@@ -113,12 +114,12 @@ class Links(Collector):
         return number
 
     def _happened(self, connection: Connection, event: Event) -> None:
-        if linked := self._links.get(connection.number):
-            linked.happened(event)
+        if connection.number in self._links:
+            self._links[connection.number][1].happened(event)
 
     def _dead(self, connection: Connection) -> None:
-        if linked := self._links.pop(connection.number, None):
-            linked.end()
+        if found := self._links.pop(connection.number, None):
+            found[1].end()
             _log.info("link closed", extra={"packets_sent": connection.path.packets_sent})
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import tty
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,38 +13,7 @@ import pytest
 from node.errors import SettingsError
 from node.link.events import Came, Ended, Event
 from node.link.serial import Mode, SerialLine
-
-Noise = Callable[[bytes], bytes]
-
-
-class Wire:
-    """Two ptys joined; `noise` bends what passes."""
-
-    def __init__(self, noise: Noise) -> None:
-        self.noise = noise
-        self.masters, self.devices = [], []
-        for _ in range(2):
-            master, slave = os.openpty()
-            tty.setraw(slave)
-            os.set_blocking(master, False)
-            self.masters.append(master)
-            self.devices.append(os.ttyname(slave))
-            self.slaves = [*getattr(self, "slaves", []), slave]
-
-    def open(self) -> None:
-        loop = asyncio.get_running_loop()
-        for here, there in (self.masters, self.masters[::-1]):
-            loop.add_reader(here, self._carry, here, there)
-
-    def _carry(self, here: int, there: int) -> None:
-        if data := self.noise(os.read(here, 4096)):
-            os.write(there, data)
-
-    def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        for fd in (*self.masters, *self.slaves):
-            loop.remove_reader(fd)
-            os.close(fd)
+from tests.support.serial_wire import Noise, Wire
 
 
 class End:
