@@ -3,79 +3,70 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+
+Origin = tuple[str, int]
 
 
 class Relay:
     """Clients talk to `port`; each gets a port of its own towards the node. `loses(data)` decides about a datagram."""
 
     def __init__(self) -> None:
-        self.port = 0
         self.node_port = 0
         self.loses: Callable[[bytes], bool] = lambda data: False
         self.carried = 0
-        self._front: asyncio.DatagramTransport | None = None
-        self._backs: dict[tuple[str, int], asyncio.DatagramTransport] = {}
+        self._loop = asyncio.get_running_loop()
+        self._front = self._socket()
+        self._front.bind(("127.0.0.1", 0))
+        self.port = int(self._front.getsockname()[1])
+        self._loop.add_reader(self._front, self._from_client)
+        self._backs: dict[Origin, socket.socket] = {}
 
     def forget_ports(self) -> None:
         """Clients appear to the node with new addresses, as after a change of network."""
         for back in self._backs.values():
-            back.close()
+            self._drop(back)
         self._backs.clear()
 
-    async def to_node(self, data: bytes, origin: tuple[str, int]) -> None:
-        if self.loses(data):
-            return
-        self.carried += 1
-        if origin not in self._backs:
-            loop = asyncio.get_running_loop()
-            back, _ = await loop.create_datagram_endpoint(
-                lambda: _Back(self, origin), remote_addr=("127.0.0.1", self.node_port)
-            )
-            self._backs[origin] = back
-        self._backs[origin].sendto(data)
-
-    def to_client(self, data: bytes, origin: tuple[str, int]) -> None:
-        if self._front is not None and not self.loses(data):
-            self.carried += 1
-            self._front.sendto(data, origin)
-
-    async def open(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._front, _ = await loop.create_datagram_endpoint(lambda: _Front(self), local_addr=("127.0.0.1", 0))
-        self.port = self._front.get_extra_info("sockname")[1]
-
     def close(self) -> None:
-        if self._front is not None:
-            self._front.close()
+        self._drop(self._front)
         self.forget_ports()
 
+    def _socket(self) -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        made.setblocking(False)
+        return made
 
-class _Front(asyncio.DatagramProtocol):
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._tasks: set[asyncio.Task[None]] = set()
+    def _drop(self, one: socket.socket) -> None:
+        self._loop.remove_reader(one)
+        one.close()
 
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        task = asyncio.get_running_loop().create_task(self._relay.to_node(data, addr))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _from_client(self) -> None:
+        with suppress(OSError):
+            data, origin = self._front.recvfrom(2048)
+            if self.loses(data):
+                return
+            if origin not in self._backs:
+                back = self._backs[origin] = self._socket()
+                back.connect(("127.0.0.1", self.node_port))
+                self._loop.add_reader(back, self._from_node, back, origin)
+            self._backs[origin].send(data)
+            self.carried += 1
 
-
-class _Back(asyncio.DatagramProtocol):
-    def __init__(self, relay: Relay, origin: tuple[str, int]) -> None:
-        self._relay, self._origin = relay, origin
-
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        self._relay.to_client(data, self._origin)
+    def _from_node(self, back: socket.socket, origin: Origin) -> None:
+        with suppress(OSError):
+            data = back.recv(2048)
+            if not self.loses(data):
+                self._front.sendto(data, origin)
+                self.carried += 1
 
 
 @asynccontextmanager
 async def relay() -> AsyncIterator[Relay]:
     """A relay that listens; set `node_port` before anybody talks to it."""
     opened = Relay()
-    await opened.open()
     try:
         yield opened
     finally:
