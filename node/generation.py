@@ -204,11 +204,26 @@ class Load:
     threads: int = 1
 
 
+class Admission(Protocol):
+    """What the node makes of requests before they run. `shape` and `recalls` may be asked from any thread."""
+
+    @property
+    def recalls(self) -> bool:
+        """Whether an identical question's recent answer may be given now, to those who allow it."""
+
+    def shape(self, request: Request) -> tuple[Request, tuple[str, ...]]:
+        """`request` as it may run under the present load, and by what it was cut down, if it was."""
+
+    def headers(self, request_id: str) -> Mapping[str, str]:
+        """What to tell the caller of a request that was just submitted of its limits."""
+
+
 class Service(Protocol):
     """What the server serves. `ready` only after a token was really decoded, and not while draining."""
 
     model: Model
     source: TokenSource
+    admission: Admission
 
     @property
     def ready(self) -> bool: ...

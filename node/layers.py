@@ -22,7 +22,6 @@ from node.errors import SettingsError
 from node.settings import RANGES, SECTIONS, Engine, Section, Settings
 
 _RESERVED = {"OUTPOST_HOME", "OUTPOST_CONFIG"}
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _MAX_FILE_BYTES = 1 << 20
 
 
@@ -143,10 +142,10 @@ def check(settings: Settings) -> None:
             "An API key must have at least 16 characters.",
             hint="Make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(24))'",
         )
-    if server.host not in _LOOPBACK and not server.api_keys:
+    if not (server.on_loopback or server.api_keys or settings.limits.quota_file):
         raise SettingsError(
             f"server.host is {server.host}, which others can reach, but no API key is set.",
-            hint="Set server.api_keys, or listen on 127.0.0.1.",
+            hint="Set server.api_keys or limits.quota_file, or listen on 127.0.0.1.",
         )
 
 

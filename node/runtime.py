@@ -19,15 +19,16 @@ from typing import Any, Literal
 
 from aiohttp import web
 
+from node.admission import policy
 from node.admission.gate import Gate
-from node.admission.policy import rules
+from node.admission.reception import Reception
 from node.engine.base import open_engine
 from node.engine.library import llama
 from node.engine.worker import Worker
 from node.errors import EngineFailed, SettingsError
 from node.fleet import fit
 from node.fleet.footprint import footprint
-from node.generation import Failed, Load, Model, Request, Sampling, TokenSource
+from node.generation import Admission, Failed, Load, Model, Request, Sampling, TokenSource
 from node.machine.cpu import features, usable_cores
 from node.machine.gpu import gpus
 from node.machine.memory import memory, resident
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 # A thread that wants the GIL asks for it after this long (Python's default is 5 ms, half a decode step).
 _SWITCH_INTERVAL_S = 0.0005
 _MAX_HEADER_BYTES = 16 << 10
+_STEER_S = 1.0
 _SYNC: Mapping[str, Literal["NORMAL", "FULL"]] = {"process": "NORMAL", "power": "FULL"}
 
 
@@ -52,12 +54,15 @@ class Node:
 
     model: Model
     source: TokenSource
+    admission: Admission
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._rules = rules(settings.queue)
+        policy.rules(settings.queue)  # what is absurd is told before a model is loaded
+        self._quotas = policy.quotas(settings)
         self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights))
-        self._gate: Gate | None = None
+        self._reception: Reception | None = None
+        self._steering: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
         path = _database_file(settings)
         self._database = Database(path, _SYNC[settings.streams.durability]) if path else None
@@ -72,24 +77,24 @@ class Node:
 
     @property
     def draining(self) -> bool:
-        return self._gate is not None and self._gate.closed
+        return self._reception is not None and self._reception.gate.closed
 
     def load(self) -> Load:
-        assert self._gate is not None, "the node was not started"
-        engine = self._worker.load
+        assert self._reception is not None, "the node was not started"
+        engine, gate = self._worker.load, self._reception.gate
         free = memory().available
-        return Load(self._gate.running, self._gate.waiting, engine.kv_used, engine.kv_total, free, engine.threads)
+        return Load(gate.running, gate.waiting, engine.kv_used, engine.kv_total, free, engine.threads)
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         """A section a part; whoever joins another part adds its section here."""
-        assert self._gate is not None, "the node was not started"
+        assert self._reception is not None, "the node was not started"
         info, engine, machine = self.model.info, self._worker.load, memory()
         return {
             "model": {"id": info.id, "engine": info.engine, "context": info.context},
-            "queue": self._gate.status(),
+            **self._reception.status(),
             "kv": {"used": engine.kv_used, "total": engine.kv_total},
             "memory": {"resident_bytes": resident(), "free_bytes": machine.available, "most_bytes": machine.most},
-            "cpu": {"threads": self._settings.engine.threads or usable_cores()},
+            "cpu": {"threads": engine.threads},
         }
 
     async def start(self) -> None:
@@ -99,8 +104,10 @@ class Node:
         await self._open_store()
         await self._worker.start()
         self.model = self._worker.model
-        info = self.model.info
-        self.source = self._gate = Gate(self._worker, info.slots, self._rules, info.parked)
+        self.admission = self._reception = Reception(self._worker, self.model.info, self._settings, self._quotas)
+        self.source = self._reception.source
+        self._steering = asyncio.create_task(self._steer(self._reception))
+        self._steering.add_done_callback(_steering_ended)
         try:
             await self._listen(tls)
             await self._decode_one_token()
@@ -113,14 +120,11 @@ class Node:
     async def stop(self, grace_s: float | None = None) -> None:
         """Drain within `grace_s` seconds (default: the setting), then close everything."""
         grace_s = self._settings.server.grace_s if grace_s is None else grace_s
-        if self._gate is not None:
-            self._gate.close()
-            log.info("draining", extra={"running": self._gate.running, "waiting": self._gate.waiting})
-            try:
-                async with asyncio.timeout(grace_s):
-                    await self._gate.drained()
-            except TimeoutError:
-                log.warning("the grace period is over", extra={"running": self._gate.running})
+        if self._reception is not None:
+            await self._drain(self._reception.gate, grace_s)
+        if self._steering is not None:
+            self._steering.cancel()
+            await asyncio.gather(self._steering, return_exceptions=True)
         if self._runner is not None:
             self._app[STREAMS].suspend()
         await self._worker.stop()
@@ -128,6 +132,24 @@ class Node:
             await self._runner.cleanup()
         if self._database is not None:
             await self._database.close()
+
+    async def _drain(self, gate: Gate, grace_s: float) -> None:
+        gate.close()
+        log.info("draining", extra={"running": gate.running, "waiting": gate.waiting})
+        try:
+            async with asyncio.timeout(grace_s):
+                await gate.drained()
+        except TimeoutError:
+            log.warning("the grace period is over", extra={"running": gate.running})
+
+    async def _steer(self, reception: Reception) -> None:
+        """Let admission look at the machine, once a second."""
+        while True:
+            await asyncio.sleep(_STEER_S)
+            machine = await asyncio.to_thread(memory)
+            most, free = machine.most, machine.available
+            used = None if most is None or free is None else (most - free, most)
+            reception.steer(self._worker.load.kv_total, used)
 
     async def serve_until_signal(self, on_ready: Callable[[Node], None]) -> None:
         """Start, run until SIGTERM or SIGINT, stop gracefully; a second signal stops at once."""
@@ -150,7 +172,7 @@ class Node:
 
     async def _listen(self, tls: ssl.SSLContext | None) -> None:
         server = self._settings.server
-        self._app = create_app(self._settings, self, self._store)
+        self._app = create_app(self._settings, self, self._store, self._quotas)
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,
@@ -181,6 +203,11 @@ class Node:
         if isinstance(end, Failed) or session.completion_tokens != 1:
             raise EngineFailed("The engine could not decode a first token.")
         self._decoded = True
+
+
+def _steering_ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("the node is steered no more", exc_info=error)
 
 
 def _model_file(settings: Settings) -> tuple[str, Path | None]:

@@ -39,6 +39,11 @@ class Server(Section, frozen=True):
     grace_s: float = 30.0
     "seconds that running streams get to finish after SIGTERM"
 
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
 
 class Model(Section, frozen=True):
     name: str = "smollm2-135m-instruct"
@@ -95,9 +100,9 @@ class Queue(Section, frozen=True):
     max_bytes: int = 64 << 20
     "memory that waiting requests may take"
     policy: Literal["levels", "fifo"] = "levels"
-    "who runs next: by level and score, or in order of arrival"
+    "who runs next: by level and score, as the load allows, or (fifo) in order of arrival and nothing else"
     default_level: Literal["critical", "interactive", "standard", "background"] = "standard"
-    "level of requests that name none: critical, interactive, standard or background"
+    "level of requests that name none, where no quota file says: critical, interactive, standard or background"
     preempt: Literal["critical", "interactive", "standard", "never"] = "critical"
     "lowest level that pauses others below it when all slots are taken"
     ageing_s: float = 60.0
@@ -110,6 +115,20 @@ class Queue(Section, frozen=True):
     "what counts that the session was active just now"
     affinity_weight: float = 0.15
     "what counts that the prompt is warm on this node"
+
+
+class Limits(Section, frozen=True):
+    quota_file: str = ""
+    "TOML file with tenants, their keys, levels and rates; empty means that nothing is limited"
+
+
+class Load(Section, frozen=True):
+    gap_ms: float = 100.0
+    "objective for the p95 of the time between two tokens; beyond it fewer run, and less is given"
+    wait_ms: float = 1000.0
+    "objective for how long critical and interactive requests wait for a slot; beyond it less is given"
+    cached_answers: Literal["never", "ask"] = "never"
+    "whether an overloaded node gives an identical question's recent answer to those who allow it (Outpost-Cached: 1)"
 
 
 class Streams(Section, frozen=True):
@@ -185,6 +204,8 @@ class Settings(Section, frozen=True):
     engine: Engine = Engine()
     sampling: SamplingDefaults = SamplingDefaults()
     queue: Queue = Queue()
+    limits: Limits = Limits()
+    load: Load = Load()
     streams: Streams = Streams()
     websocket: Websocket = Websocket()
     prewarm: Prewarm = Prewarm()
@@ -198,6 +219,8 @@ SECTIONS: Mapping[str, type[Section]] = {
     "engine": Engine,
     "sampling": SamplingDefaults,
     "queue": Queue,
+    "limits": Limits,
+    "load": Load,
     "streams": Streams,
     "websocket": Websocket,
     "prewarm": Prewarm,
@@ -232,6 +255,8 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("queue", "sla_weight"): (0, 1),
     ("queue", "freshness_weight"): (0, 1),
     ("queue", "affinity_weight"): (0, 1),
+    ("load", "gap_ms"): (1, 60_000),
+    ("load", "wait_ms"): (1, 600_000),
     ("streams", "max_bytes"): (1 << 20, 1 << 44),
     ("streams", "reader_buffer_bytes"): (16 << 10, 64 << 20),
     ("streams", "max_age_s"): (60, 10 * 365 * 86_400),

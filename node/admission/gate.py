@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from node.admission.governor import Governor
+from node.admission.load import Memory
 from node.admission.queue import AdmissionQueue
 from node.admission.rules import Rules
 from node.admission.score import LEVELS
@@ -28,7 +30,8 @@ def nothing_warm(prompt: tuple[int, ...], caller: Caller) -> float:
 class Gate:
     """Admits requests to `source`, `slots` at a time, as `rules` say. Belongs to the event loop's thread.
 
-    `max_parked` more may have begun and be held by the source, without a slot. `sensors` know what requests feel.
+    `max_parked` more may have begun and be held by the source, without a slot. `sensors` know what requests feel; where
+    there is a `governor`, that has consequences.
     """
 
     def __init__(
@@ -38,11 +41,13 @@ class Gate:
         rules: Rules,
         max_parked: int = 0,
         warm_share: WarmShare = nothing_warm,
+        governor: Governor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._queue = AdmissionQueue(slots, rules, max_parked)
         self._warm_share = warm_share
+        self._governor = governor
         self._clock = clock
         self._held: dict[str, tuple[Request, Sink]] = {}
         self._closed = False
@@ -67,13 +72,15 @@ class Gate:
         """Run or queue `request`; raises Overloaded when there is no room for it and Unavailable once closed."""
         if self._closed:
             raise Unavailable("This node is shutting down.", retry_after=5)
-        now = self._clock()
+        now, queue = self._clock(), self._queue
         try:
-            self._queue.offer(request, now, self._warm_share(request.prompt, request.caller))
+            if self._governor is not None:
+                self._governor.check(request.level, queue.running >= queue.limit, now)
+            queue.offer(request, now, self._warm_share(request.prompt, request.caller))
         except NodeError:
             self.sensors.refused(request.level)
             raise
-        self.sensors.admitted(request.id, request.level, now)
+        self.sensors.admitted(request.id, request.level, len(request.prompt) + len(request.continued), now)
         self._held[request.id] = (request, sink)
         self._idle.clear()
         self._act(newcomer=request.id)
@@ -92,6 +99,17 @@ class Gate:
     def hold(self, request_id: str, held: bool) -> None:
         """A reader lags, or has caught up; one that waits has nothing to hold back yet."""
         self._queue.hold(request_id, held)
+        self._act()
+
+    def steer(self, memory: Memory) -> None:
+        """Let the governor look, and do what it says; once a second."""
+        if self._governor is None:
+            return
+        step = self._governor.tick(self.sensors, memory, self._queue.running, self._clock())
+        if step is not None:
+            told = {"from": step.old, "to": step.new, "stress": round(step.stress, 2), "skipped": list(step.skipped)}
+            log.warning("the ladder was stepped on" if step.new != "normal" else "the ladder was left", extra=told)
+        self._queue.limit = self._governor.limit
         self._act()
 
     def close(self) -> None:
@@ -138,6 +156,7 @@ class Gate:
                 self.sensors.parked(request_id)
                 self._source.hold(request_id, True)
             for request_id in decision.resume:
+                self.sensors.resumed(request_id)
                 self._source.hold(request_id, False)
             refused = [(id, error) for id in decision.start if (error := self._start(id)) is not None]
             for request_id, error in refused:

@@ -15,7 +15,8 @@ from node.admission.latency import Recent
 from node.admission.score import LEVELS
 from node.generation import Level
 
-SHOWN_S, FELT_S = 30.0, 2.0
+SHOWN_S, WAITS_S = 30.0, 5.0
+PACE_S = 1.0  # no longer than what steers takes between two looks, or one bad second would count twice
 
 Fate = Literal["admitted", "refused", "expired", "parked", "finished", "cancelled", "failed"]
 
@@ -31,26 +32,29 @@ class Felt:
     wait: Recent = field(default_factory=_shown)
     ttft: Recent = field(default_factory=_shown)
     gap: Recent = field(default_factory=_shown)
-    wait_lately: Recent = field(default_factory=lambda: Recent(FELT_S))
+    wait_lately: Recent = field(default_factory=lambda: Recent(WAITS_S))
+    gap_lately: Recent = field(default_factory=lambda: Recent(PACE_S))
     fates: Counter[Fate] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
 class _Flight:
-    """One request on its way. `last` is when it made its last token, None while it has no slot."""
+    """One request on its way. `last` is when it made its last token, None where it had no slot since then."""
 
     felt: Felt
     offered: float
+    length: int
+    holds_slot: bool = False
     spoke: bool = False
     last: float | None = None
 
 
 class Sensors:
-    """Follows requests from their offer to their end. `pace` are the gaps of all of them."""
+    """Follows requests from their offer to their end. `pace` are the latest gaps of all of them."""
 
     def __init__(self) -> None:
         self.levels: dict[Level, Felt] = {level: Felt() for level in LEVELS}
-        self.pace = Recent(FELT_S)
+        self.pace = Recent(PACE_S)
         self._flights: dict[str, _Flight] = {}
         self._waiting: dict[str, _Flight] = {}  # those without a first slot, the oldest first
 
@@ -61,18 +65,29 @@ class Sensors:
         oldest = next((flight for flight in self._waiting.values() if flight.felt in felts), None)
         return max(waits if oldest is None else [*waits, now - oldest.offered], default=None)
 
+    def gap_s(self, levels: Collection[Level], now: float) -> float | None:
+        """The p95 of the latest gaps of these levels, of the one that has it worst."""
+        gaps = (self.levels[level].gap_lately.percentile(0.95, now) for level in levels)
+        return max((gap for gap in gaps if gap is not None), default=None)
+
+    @property
+    def tokens_running(self) -> int:
+        """Prompts and answers of the requests that hold a slot: the part of the KV cache that cannot give way."""
+        return sum(flight.length for flight in self._flights.values() if flight.holds_slot)
+
     def refused(self, level: Level) -> None:
         """A request was not let in."""
         self.levels[level].fates["refused"] += 1
 
-    def admitted(self, id: str, level: Level, now: float) -> None:
-        """A request waits, or runs."""
-        self._flights[id] = self._waiting[id] = _Flight(self.levels[level], now)
+    def admitted(self, id: str, level: Level, length: int, now: float) -> None:
+        """A request waits, or runs; it is `length` tokens long."""
+        self._flights[id] = self._waiting[id] = _Flight(self.levels[level], now, length)
         self.levels[level].fates["admitted"] += 1
 
     def started(self, id: str, now: float) -> None:
         """It got its first slot."""
         flight = self._waiting.pop(id)
+        flight.holds_slot = True
         flight.felt.wait.add(now - flight.offered, now)
         flight.felt.wait_lately.add(now - flight.offered, now)
 
@@ -80,16 +95,23 @@ class Sensors:
         """It made room for another, or for its reader."""
         if flight := self._flights.get(id):
             flight.felt.fates["parked"] += 1
-            flight.last = None
+            flight.holds_slot, flight.last = False, None
+
+    def resumed(self, id: str) -> None:
+        """It has a slot again."""
+        if flight := self._flights.get(id):
+            flight.holds_slot = True
 
     def token(self, id: str, now: float) -> None:
         """It made a token."""
         flight = self._flights[id]
+        flight.length += 1
         if not flight.spoke:
             flight.spoke = True
             flight.felt.ttft.add(now - flight.offered, now)
         elif flight.last is not None:
             flight.felt.gap.add(now - flight.last, now)
+            flight.felt.gap_lately.add(now - flight.last, now)
             self.pace.add(now - flight.last, now)
         flight.last = now
 

@@ -23,7 +23,7 @@ from node.machine.memory import most_resident
 _HOUSE = Path(__file__).resolve().parents[2]  # where the package `node` lies
 _ANSWERS = re.compile(r"answers at (http://\S+)")
 _OWN = (
-    *("server.host=127.0.0.1", "server.port=0", "server.api_keys="),
+    *("server.host=127.0.0.1", "server.port=0", "server.api_keys=", "limits.quota_file="),
     *("server.tls_certificate=", "server.tls_key=", "log.level=warning"),
 )
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -23,6 +24,7 @@ from node.server.guard import Identity, authorization_of
 from node.server.level import HEADER, Conditions, Levels, asked_level
 from node.server.meter import Meter
 from node.server.paced import Paced, Wire
+from node.server.recall import Recall
 from node.server.replays import Key, Replays, key_of, key_of_body
 from node.server.replies import Reply
 from node.server.sse import KEEPALIVE, EventStream
@@ -50,6 +52,8 @@ class Answerer:
         self._settings = settings
         self._store = store
         self._replays = Replays()
+        self._recall = Recall()
+        self._recalls = settings.load.cached_answers == "ask"
         self._tasks: set[asyncio.Task[None]] = set()
         self.live: dict[str, Running] = {}
 
@@ -64,7 +68,7 @@ class Answerer:
     ) -> web.StreamResponse:
         """One reader's connection to a generation, from entry `start` on."""
         with self.reading(running):
-            reply = running.work.reply()
+            reply = running.reply()
             if stream:
                 return await self._streamed(request, running, reply, start, rewind)
             return await self._whole(running, reply)
@@ -95,6 +99,8 @@ class Answerer:
         whole = isinstance(session.end, Finished) and session.end.reason != "cancelled"
         if not whole:
             self._replays.drop(running)
+        elif isinstance(session.end, Finished):
+            self._remember(running, session.end)
         if running.counted:
             return
         running.counted = True
@@ -116,6 +122,8 @@ class Answerer:
         if key and joins and (earlier := self._replays.find(key, now)):
             _log.info("generation joined", extra={"id": earlier.work.request.id})
             return earlier
+        if (recalled := self._recalled(work, owner, now)) is not None:
+            return recalled
         session = Session(work.request, self._service.source, self._store if resumable else None)
         running = Running(work, session, owner, resumable)
         if key:
@@ -129,11 +137,31 @@ class Answerer:
             # Who joined must hear of it, and the store must not take it for one that a dead process left.
             session.feed(Failed(error if isinstance(error, NodeError) else Unavailable("The request was abandoned.")))
             raise
+        running.limits = self._service.admission.headers(work.request.id)
         if resumable:
             self.adopt(running)
         told = {"id": work.request.id, "prompt_tokens": len(work.request.prompt), "stream": work.stream}
         _log.info("generation opened", extra={**told, "max_tokens": work.request.max_tokens, "resumable": resumable})
         return running
+
+    def _remember(self, running: Running, end: Finished) -> None:
+        """Keep an answer that may be given again; one that was cut down by the load is not as good as it could be."""
+        work = running.work
+        if self._recalls and work.question and not work.degraded:
+            self._recall.keep(work.question, running.session.entries, end, asyncio.get_running_loop().time())
+
+    def _recalled(self, work: Work, owner: bytes, now: float) -> Running | None:
+        """What was answered to the same question a moment ago, where the node is so overloaded that this is better."""
+        if not (work.question and self._service.admission.recalls):
+            return None
+        answer = self._recall.find(work.question, now)
+        if answer is None:
+            return None
+        self._meter.recalled()
+        _log.info("generation recalled", extra={"id": work.request.id})
+        session = Session.ended(work.request, answer.entries, answer.end)
+        told = replace(work, degraded=(*work.degraded, "cached"))
+        return Running(told, session, owner, counted=True, cached_s=now - answer.at)
 
     def _resumable(self, request: web.Request) -> bool:
         sent = request.headers.get(RESUMABLE, "0")

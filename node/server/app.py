@@ -18,13 +18,15 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from node import __version__, log
+from node.admission.quota import Quotas
 from node.generation import Service
 from node.server.answer import ARRIVED, Answerer
 from node.server.boundary import map_errors
-from node.server.callers import Callers, Grant
+from node.server.callers import Callers, user_of
 from node.server.catalog import Catalog
 from node.server.chat import Completions
 from node.server.embeddings import Embeddings
+from node.server.gauges import Gauges
 from node.server.guard import Identity, check_keys, cors_headers
 from node.server.links import Links
 from node.server.meter import CLIENT_GONE, Meter
@@ -46,12 +48,16 @@ _ID = web.RequestKey("id", str)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-def create_app(settings: Settings, service: Service, store: StreamStore | None = None) -> web.Application:
+def create_app(
+    settings: Settings, service: Service, store: StreamStore | None = None, quotas: Quotas | None = None
+) -> web.Application:
     """The application; run it with `handler_cancellation`, or clients that go away keep their slots.
 
-    Without a store, resumable generations live in memory only.
+    Without a store, resumable generations live in memory only. `quotas` say who holds which key.
     """
     meter = Meter(service)
+    quotas = quotas or Quotas()
+    keys = frozenset(map(user_of, settings.server.api_keys)) | quotas.holders.keys()
     open_resources: set[web.AbstractResource] = set()
     app = web.Application(
         client_max_size=settings.server.max_body_bytes,
@@ -59,16 +65,16 @@ def create_app(settings: Settings, service: Service, store: StreamStore | None =
             identify,
             _count(meter),
             map_errors,
-            check_keys(settings.server.api_keys, open_resources),
+            check_keys(keys, open_resources),
         ],
     )
     add_page(app)
     add_health(app, service)
     open_resources.update(app.router.resources())  # what has been added so far asks for no key
+    meter.add(Gauges(service))
     add_metrics(app, meter)
     add_status(app, service, __version__)
-    callers = Callers(secrets.token_bytes(32), Grant(level=settings.queue.default_level))
-    identity = Identity(settings.server.api_keys, callers)
+    identity = Identity(bool(keys), Callers(secrets.token_bytes(32), quotas))
     answerer = Answerer(settings, service, meter, store, identity)
     completions = Completions(settings, service, answerer, lambda: secrets.randbits(32))
     completions.add_to(app)

@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestPayloadError
 
-from node.errors import InvalidRequest, NodeError, NotFound, TooLarge
+from node.errors import InvalidRequest, NodeError, NotFound, RateLimited, TooLarge
 from node.server import replies
 from node.server.sse import STREAM, EventStream
 
@@ -101,10 +101,11 @@ async def _respond(
 
 
 def _retry_header(error: NodeError) -> dict[str, str]:
-    """For refusals that pass: how long to stay away."""
+    """For refusals that pass: how long to stay away, and what a caller's own limits are."""
     if error.status not in (429, 503):
         return {}
-    return {hdrs.RETRY_AFTER: str(min(max(error.retry_after or LEAST_RETRY_S, LEAST_RETRY_S), MOST_RETRY_S))}
+    limits = error.headers if isinstance(error, RateLimited) else {}
+    return {hdrs.RETRY_AFTER: str(min(max(error.retry_after or LEAST_RETRY_S, LEAST_RETRY_S), MOST_RETRY_S)), **limits}
 
 
 def _from_http(error: web.HTTPException) -> NodeError:

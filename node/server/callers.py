@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from node.admission.quota import Holder, Quotas
 from node.admission.score import LEVELS
 from node.errors import InvalidRequest, Unsupported
 from node.generation import Caller, Level, Request
@@ -21,6 +22,7 @@ from node.generation import Caller, Level, Request
 PRIORITY: Final = "Outpost-Priority"
 TTL: Final = "Outpost-TTL"
 SESSION: Final = "Outpost-Session"
+CACHED: Final = "Outpost-Cached"
 MOST_TTL_S: Final = 7 * 86_400.0
 _TIERS: Final[Mapping[str, Level | None]] = {
     **{"auto": None, "default": None},
@@ -29,21 +31,16 @@ _TIERS: Final[Mapping[str, Level | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """What a key gives: a tenant, the level of a request that names none, and the most urgent one it may have."""
-
-    tenant: str = ""
-    level: Level = "standard"
-    ceiling: Level = "critical"
-
-
-@dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request says itself; None and "" where it says nothing. `session` is the client's own name for it."""
+    """What a request says itself; None and "" where it says nothing. `session` is the client's own name for it.
+
+    `recall` allows an identical question's recent answer when the node is overloaded.
+    """
 
     level: Level | None = None
     ttl_s: float | None = None
     session: str = ""
+    recall: bool = False
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +68,14 @@ def wish_of(body: Asking) -> Wish:
 
 def wish_in(headers: Mapping[str, str]) -> Wish:
     """What the headers ask for; raises InvalidRequest with the header in `param`."""
-    level, ttl = headers.get(PRIORITY), headers.get(TTL)
+    level, ttl, recall = headers.get(PRIORITY), headers.get(TTL), headers.get(CACHED, "0")
+    if recall not in ("0", "1"):
+        raise InvalidRequest(f"The header {CACHED} must be 0 or 1.", param=CACHED)
     return Wish(
         None if level is None else _level(level.strip().lower(), PRIORITY),
         None if ttl is None else _ttl(_number(ttl), TTL),
         headers.get(SESSION, ""),
+        recall == "1",
     )
 
 
@@ -84,34 +84,37 @@ class Asker:
     """One client as its connection shows it; `digest` hides what it is given. `wish` is what its headers say."""
 
     user: str
-    grant: Grant
+    holder: Holder
     wish: Wish
     address: str
     digest: Callable[[str], str]
 
+    def allows_recall(self, wish: Wish) -> bool:
+        """Whether a recent answer to the same question would do."""
+        return wish.recall or self.wish.recall
+
     def stamp(self, request: Request, wish: Wish) -> Request:
         """`request` with its caller, level and time to live, given what its body says."""
-        level = wish.level or self.wish.level or self.grant.level
-        if LEVELS.index(level) < LEVELS.index(self.grant.ceiling):
-            level = self.grant.ceiling
+        level = wish.level or self.wish.level or self.holder.level
+        if LEVELS.index(level) < LEVELS.index(self.holder.ceiling):
+            level = self.holder.ceiling
         # The address last: many people may share one, and one may have many.
         name = wish.session or self.wish.session or f"\0{self.address}"
-        caller = Caller(self.grant.tenant, self.user, self.digest(f"{self.user}\0{name}"))
+        caller = Caller(self.holder.tenant, self.user, self.digest(f"{self.user}\0{name}"))
         return replace(request, caller=caller, level=level, ttl_s=self.wish.ttl_s if wish.ttl_s is None else wish.ttl_s)
 
 
 class Callers:
-    """Tells clients apart. `grants` are by user; everybody else has `default`."""
+    """Tells clients apart; `quotas` say who holds which key."""
 
-    def __init__(self, secret: bytes, default: Grant, grants: Mapping[str, Grant] | None = None) -> None:
+    def __init__(self, secret: bytes, quotas: Quotas) -> None:
         self._secret = secret
-        self._default = default
-        self._grants = grants or {}
+        self._quotas = quotas
 
     def asker(self, key: str, address: str, headers: Mapping[str, str]) -> Asker:
         """Who sends a request with this API key ("" where the node asks for none) from this address."""
         user = user_of(key)
-        return Asker(user, self._grants.get(user, self._default), wish_in(headers), address, self._digest)
+        return Asker(user, self._quotas.holder(user), wish_in(headers), address, self._digest)
 
     def _digest(self, text: str) -> str:
         data = text.encode("utf-8", "surrogateescape")
@@ -120,10 +123,7 @@ class Callers:
 
 def user_of(key: str) -> str:
     """The user that an API key stands for: a digest, since keys are too long and random to be guessed from one."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:24] if key else ""
-
-
-NOBODY: Final = Asker("", Grant(), Wish(), "", lambda text: "")
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest() if key else ""
 
 
 def _level(value: Any, param: str) -> Level:

@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -19,12 +19,12 @@ from aiohttp import web
 
 from node.errors import ContextLengthExceeded, InvalidRequest
 from node.generation import Model, Request, Service
-from node.server import openai
+from node.server import openai, recall
 from node.server.answer import Answerer
 from node.server.boundary import read_body
-from node.server.callers import NOBODY, Asker
+from node.server.callers import Asker
 from node.server.calls import ToolCallParser
-from node.server.replies import ChatReply, TextReply
+from node.server.replies import ChatReply, Reply, TextReply
 from node.server.work import Work
 from node.settings import Settings
 from node.store.streams import StoredStream
@@ -43,6 +43,15 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
 
 _origin = msgspec.msgpack.Decoder(Origin)
 _encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a body asks for; `reply` makes a fresh answer to the request that really runs, new or given before."""
+
+    request: Request
+    options: openai.Options
+    reply: Callable[[Request, bool], Reply]
 
 
 class Completions:
@@ -66,44 +75,44 @@ class Completions:
 
     async def plan(self, path: str, body: bytes, asker: Asker) -> Work:
         """What `body`, sent to `path` (CHAT or TEXT) by `asker`, asks for; raises InvalidRequest."""
-        plan = self._plan_chat if path == CHAT else self._plan_text
-        return await asyncio.to_thread(plan, Origin(path, uuid.uuid4().hex, int(time.time()), body), asker)
+        origin = Origin(path, uuid.uuid4().hex, int(time.time()), body)
+        return await asyncio.to_thread(self._plan, origin, asker)
+
+    def _plan(self, origin: Origin, asker: Asker) -> Work:
+        asked = self._parse(origin)
+        whole = asker.stamp(asked.request, asked.options.wish)
+        recalls = asker.allows_recall(asked.options.wish)
+        question = recall.question(whole, seeded=asked.options.seeded) if recalls else b""
+        request, degraded = self._service.admission.shape(whole)
+        reply = partial(asked.reply, request)
+        return Work(request, reply, asked.options.stream, _encode(origin), degraded, question)
 
     def rebuild(self, stored: StoredStream) -> Work:
         """The work of a generation that was begun before, as it was asked for then, with its answer so far."""
         origin = _origin.decode(stored.origin)
-        plan = self._plan_chat if origin.path == CHAT else self._plan_text
+        asked = self._parse(origin)
         so_far = tuple(entry.token.id for entry in stored.entries if entry.token is not None)
-        return replace(plan(origin, NOBODY), request=replace(stored.request, continued=so_far))
+        request = replace(stored.request, continued=so_far)
+        return Work(request, partial(asked.reply, request), asked.options.stream, stored.origin)
 
-    def _plan_chat(self, origin: Origin, asker: Asker) -> Work:
+    def _parse(self, origin: Origin) -> _Asked:
+        return self._parse_chat(origin) if origin.path == CHAT else self._parse_text(origin)
+
+    def _parse_chat(self, origin: Origin) -> _Asked:
         model, body = self._service.model, origin.body
         call = openai.parse_chat(body, model.info, self._settings.sampling, self._new_seed)
         prompt = model.chat(call.messages, call.tools)
-        request = asker.stamp(
-            _request(f"chatcmpl-{origin.serial}", model, prompt, call.options, "messages"), call.options.wish
-        )
+        request = _request(f"chatcmpl-{origin.serial}", model, prompt, call.options, "messages")
         check_constraint(model, call.options, "tools" if call.tools else "response_format")
-        reply = partial(_chat_reply, request, model, origin.created, call, origin.serial)
-        return Work(request, reply, call.options.stream, _encode(origin))
+        return _Asked(request, call.options, partial(_chat_reply, model=model, origin=origin, call=call))
 
-    def _plan_text(self, origin: Origin, asker: Asker) -> Work:
+    def _parse_text(self, origin: Origin) -> _Asked:
         model, body = self._service.model, origin.body
         call = openai.parse_completion(body, model.info, self._settings.sampling, self._new_seed)
         prompt = model.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
-        request = asker.stamp(
-            _request(f"cmpl-{origin.serial}", model, prompt, call.options, "prompt"), call.options.wish
-        )
+        request = _request(f"cmpl-{origin.serial}", model, prompt, call.options, "prompt")
         check_constraint(model, call.options, "response_format")
-        reply = partial(
-            TextReply,
-            request.id,
-            origin.created,
-            model.info.id,
-            include_usage=call.options.include_usage,
-            token_bytes=_token_bytes(model, call.options),
-        )
-        return Work(request, reply, call.options.stream, _encode(origin))
+        return _Asked(request, call.options, partial(_text_reply, model=model, origin=origin, call=call))
 
 
 def answer_tokens(prompt_tokens: int, asked: int | None, context: int, param: str) -> int:
@@ -147,19 +156,35 @@ def _request(id: str, model: Model, prompt: Sequence[int], options: openai.Optio
     )
 
 
-def _chat_reply(request: Request, model: Model, created: int, call: openai.ChatCall, serial: str) -> ChatReply:
+def _chat_reply(
+    request: Request, answer_cached: bool, *, model: Model, origin: Origin, call: openai.ChatCall
+) -> ChatReply:
     # Numbered under the request's own serial: every reader of one generation sees the same ids.
     numbers = count()
-    parser = ToolCallParser(lambda: f"call_{serial[:20]}{next(numbers):04d}") if call.tools else None
+    parser = ToolCallParser(lambda: f"call_{origin.serial[:20]}{next(numbers):04d}") if call.tools else None
     return ChatReply(
         request.id,
-        created,
+        origin.created,
         model.info.id,
         include_usage=call.options.include_usage,
-        token_bytes=_token_bytes(model, call.options),
+        token_bytes=_token_bytes(model, request),
         parser=parser,
+        answer_cached=answer_cached,
     )
 
 
-def _token_bytes(model: Model, options: openai.Options) -> Callable[[int], bytes] | None:
-    return None if options.logprobs is None else lambda id: model.decode((id,))
+def _text_reply(
+    request: Request, answer_cached: bool, *, model: Model, origin: Origin, call: openai.CompletionCall
+) -> TextReply:
+    return TextReply(
+        request.id,
+        origin.created,
+        model.info.id,
+        include_usage=call.options.include_usage,
+        token_bytes=_token_bytes(model, request),
+        answer_cached=answer_cached,
+    )
+
+
+def _token_bytes(model: Model, request: Request) -> Callable[[int], bytes] | None:
+    return None if request.logprobs is None else lambda id: model.decode((id,))

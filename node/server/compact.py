@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from node.generation import Finished, Token
 from node.server.level import EVERYTHING, Conditions, Levels
-from node.server.replies import DONE, Reply, encode, usage
+from node.server.replies import DONE, Reply, encode
 from node.stream.session import Piece
 
 Render = Literal["markdown", "json"]
@@ -68,11 +68,15 @@ class Levelled:
             return DONE
         told = {"seq": seq, "severity": "warning" if end.reason == "length" else "info"}
         choice: dict[str, Any] = {"delta": {}, "finish_reason": end.reason}
-        return _event(told, choice, usage=usage(end, cached_tokens)) + DONE
+        return _event(told, choice, usage=self.usage(end, cached_tokens)) + DONE
 
     def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
         """Only streams have levels."""
         return self._inner.whole(text, tokens, end, cached_tokens)
+
+    def usage(self, end: Finished, cached_tokens: int) -> dict[str, Any]:
+        """The same at every level that tells it."""
+        return self._inner.usage(end, cached_tokens)
 
     def _notice(self) -> bytes:
         if self.least_level == EVERYTHING:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import re
 from collections.abc import Collection, Sequence
 
@@ -15,26 +14,32 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from node.errors import Unauthorized
-from node.server.callers import Asker, Callers
+from node.server.callers import Asker, Callers, user_of
 
 KEY_PROTOCOL = "outpost-key."  # then the key in base64url, among the subprotocols that a browser offers
 
 _ALLOWED_HEADERS = "authorization, content-type"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?: ?, ?[A-Za-z0-9-]+){0,63}")
-_EXPOSED_HEADERS = "x-request-id, retry-after, outpost-stream, outpost-priority"
+_EXPOSED_HEADERS = (
+    "x-request-id, retry-after, outpost-stream, outpost-priority, outpost-degraded, outpost-cached, "
+    "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
+    "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+)
 _PREFLIGHT_S = "600"
 
 
-def check_keys(keys: Sequence[str], open_resources: Collection[web.AbstractResource]) -> Middleware:
-    """A middleware that lets only holders of a key through to what is not open; no keys, no check."""
-    accepted = tuple(key.encode() for key in keys)
+def check_keys(accepted: frozenset[str], open_resources: Collection[web.AbstractResource]) -> Middleware:
+    """A middleware that lets only holders of a key through to what is not open; no keys, no check.
+
+    Keys are given and looked up as digests, so that time tells nothing about one that was close.
+    """
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method == hdrs.METH_OPTIONS:
             return web.Response(status=204, headers=_preflight(request))
         resource = request.match_info.route.resource
-        if accepted and resource not in open_resources and not _holds_key(request, accepted):
+        if accepted and resource not in open_resources and user_of(bearer_of(request)) not in accepted:
             raise Unauthorized("This node asks for an API key, and none or a wrong one was sent.", hint=_HINT)
         return await handler(request)
 
@@ -47,8 +52,9 @@ _HINT = "Send it as `Authorization: Bearer KEY`."
 class Identity:
     """Who is calling, from a request's key, headers and address."""
 
-    def __init__(self, keys: Sequence[str], callers: Callers) -> None:
-        self._asks = bool(keys)
+    def __init__(self, asks: bool, callers: Callers) -> None:
+        """`asks` is whether the node asks for keys at all; else what is sent as one says nothing."""
+        self._asks = asks
         self._callers = callers
 
     def owner(self, request: web.Request) -> bytes:
@@ -64,7 +70,7 @@ class Identity:
         return self._callers.asker("", line, {})
 
     def _key(self, request: web.Request) -> str:
-        return authorization_of(request).partition(" ")[2].strip() if self._asks else ""
+        return bearer_of(request) if self._asks else ""
 
 
 def cors_headers(request: web.Request, allowed: Sequence[str]) -> dict[str, str]:
@@ -89,6 +95,12 @@ def authorization_of(request: web.Request) -> str:
     return ""
 
 
+def bearer_of(request: web.Request) -> str:
+    """The API key that the client sent; "" without one."""
+    scheme, _, key = authorization_of(request).partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
 def origin_allowed(request: web.Request, allowed: Sequence[str]) -> bool:
     """Whether a page of this origin may open a WebSocket; CORS does not ask. The node's own pages always may."""
     origin = request.headers.get(hdrs.ORIGIN)
@@ -100,14 +112,6 @@ def _unpacked(encoded: str) -> str:
         return base64.b64decode(encoded + "=" * (-len(encoded) % 4), b"-_", validate=True).decode()
     except ValueError:
         return ""
-
-
-def _holds_key(request: web.Request, accepted: Sequence[bytes]) -> bool:
-    """Compares with every key, always, so that time tells nothing about which one was close."""
-    scheme, _, key = authorization_of(request).partition(" ")
-    sent = key.strip().encode("utf-8", "surrogateescape")
-    matches = [hmac.compare_digest(sent, good) for good in accepted]
-    return scheme.lower() == "bearer" and any(matches)
 
 
 def _preflight(request: web.Request) -> dict[str, str]:

@@ -57,6 +57,9 @@ class Meter:
         self._holds = prometheus.Counter(
             "llm_generation_holds", "Generations held for their readers", ("model",), registry=self._registry
         ).labels(model)
+        self._recalled = prometheus.Counter(
+            "llm_answers_recalled", "Recent answers that were given again", ("model",), registry=self._registry
+        ).labels(model)
         self.wires: WeakSet[Connection] = WeakSet()
         self._memory: tuple[float, int | None] = (-_MEMORY_S, None)
         self._registry.register(_Live(service, self._requests, self.wires))
@@ -94,6 +97,10 @@ class Meter:
         """A generation was held because its reader lags, or goes on."""
         if held:
             self._holds.inc()
+
+    def recalled(self) -> None:
+        """A recent answer was given again."""
+        self._recalled.inc()
 
     def memory_free(self, now: float) -> int | None:
         """Bytes of memory that this machine has left, as of a second ago at most; None where unknown."""

@@ -28,6 +28,7 @@ class Options:
     stream: bool
     include_usage: bool
     wish: Wish
+    seeded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ def _options(
         stream=stream,
         include_usage=include_usage,
         wish=wish_of(form),
+        seeded=form.seed is not None,
     )
 
 

@@ -44,6 +44,9 @@ class Reply(Protocol):
     def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
         """The body of a response that is not streamed."""
 
+    def usage(self, end: Finished, cached_tokens: int) -> dict[str, Any]:
+        """What the answer cost, in tokens."""
+
 
 class _Reply:
     """What chat and text replies share: the constant parts of a chunk."""
@@ -59,11 +62,16 @@ class _Reply:
         *,
         include_usage: bool = False,
         token_bytes: Callable[[int], bytes] | None = None,
+        answer_cached: bool = False,
     ) -> None:
-        """`token_bytes` gives a token id's bytes; None means that no logprobs were asked for."""
+        """`token_bytes` gives a token id's bytes; None means that no logprobs were asked for.
+
+        `answer_cached`: somebody got this answer before.
+        """
         self._base = {"id": id, "created": created, "model": model}
         self._include_usage = include_usage
         self._token_bytes = token_bytes
+        self._answer_cached = answer_cached
         self.least_level = 1 if token_bytes is None else 3
         self._head = b"data: " + encode({**self._base, "object": self.chunk_kind})[:-1] + b',"choices":['
         self._tail = (b'],"usage":null' if include_usage else b"]") + b',"outpost":{"seq":%d}}\n\n'
@@ -75,13 +83,23 @@ class _Reply:
     def _ending(self, end: Finished, cached_tokens: int, seq: int) -> bytes:
         if not self._include_usage:
             return DONE
-        told = encode(usage(end, cached_tokens))
+        told = encode(self.usage(end, cached_tokens))
         return self._head + b'],"usage":' + told + b',"outpost":{"seq":%d}}\n\n' % seq + DONE
 
     def _body(self, choice: dict[str, Any], end: Finished, cached_tokens: int) -> bytes:
         return encode(
-            {**self._base, "object": self.whole_kind, "choices": [choice], "usage": usage(end, cached_tokens)}
+            {**self._base, "object": self.whole_kind, "choices": [choice], "usage": self.usage(end, cached_tokens)}
         )
+
+    def usage(self, end: Finished, cached_tokens: int) -> dict[str, Any]:
+        """What the answer cost, in tokens."""
+        told = {
+            "prompt_tokens": end.prompt_tokens,
+            "completion_tokens": end.completion_tokens,
+            "total_tokens": end.prompt_tokens + end.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        }
+        return told | {"outpost": {"answer_cached": True}} if self._answer_cached else told
 
 
 class ChatReply(_Reply):
@@ -99,8 +117,11 @@ class ChatReply(_Reply):
         include_usage: bool = False,
         token_bytes: Callable[[int], bytes] | None = None,
         parser: ToolCallParser | None = None,
+        answer_cached: bool = False,
     ) -> None:
-        super().__init__(id, created, model, include_usage=include_usage, token_bytes=token_bytes)
+        super().__init__(
+            id, created, model, include_usage=include_usage, token_bytes=token_bytes, answer_cached=answer_cached
+        )
         self._parser = parser
         if parser is not None:
             self.least_level = 3
@@ -172,8 +193,11 @@ class TextReply(_Reply):
         *,
         include_usage: bool = False,
         token_bytes: Callable[[int], bytes] | None = None,
+        answer_cached: bool = False,
     ) -> None:
-        super().__init__(id, created, model, include_usage=include_usage, token_bytes=token_bytes)
+        super().__init__(
+            id, created, model, include_usage=include_usage, token_bytes=token_bytes, answer_cached=answer_cached
+        )
         self._offset = 0
 
     def opening(self) -> bytes:
@@ -215,16 +239,6 @@ class TextReply(_Reply):
             ],
             "text_offset": offsets,
         }
-
-
-def usage(end: Finished, cached_tokens: int) -> dict[str, Any]:
-    """What an answer cost, in tokens."""
-    return {
-        "prompt_tokens": end.prompt_tokens,
-        "completion_tokens": end.completion_tokens,
-        "total_tokens": end.prompt_tokens + end.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
-    }
 
 
 def error_body(error: NodeError) -> bytes:

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from node.generation import Request
-from node.server.callers import PRIORITY
+from node.server.callers import CACHED, PRIORITY
 from node.server.replies import Reply
 from node.stream.session import Session
 
 STREAM_ID = "Outpost-Stream"
+DEGRADED = "Outpost-Degraded"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A request that is ready to run; `reply` makes a fresh answer for each reader.
+    """A request that is ready to run; `reply` makes a fresh answer for each reader, marked if it was given before.
 
-    `origin` is all that another life of this node needs to make `reply` again.
+    `origin` is all that another life of this node needs to make `reply` again. `degraded` names what the load cost it,
+    `question` is what its answer may be remembered by, if it may.
     """
 
     request: Request
-    reply: Callable[[], Reply]
+    reply: Callable[[bool], Reply]
     stream: bool
     origin: bytes = b""
+    degraded: tuple[str, ...] = ()
+    question: bytes = b""
 
 
 @dataclass(slots=True)
 class Running:
-    """A submitted request and how many connections read it. A resumable one goes on without any."""
+    """A submitted request and how many connections read it. A resumable one goes on without any.
+
+    `limits` are headers on what its caller may still use; `cached_s` is the age of an answer that was given before.
+    """
 
     work: Work
     session: Session
@@ -36,9 +43,22 @@ class Running:
     resumable: bool = False
     readers: int = 0
     counted: bool = False
+    limits: Mapping[str, str] = field(default_factory=dict)
+    cached_s: float | None = None
+
+    def reply(self) -> Reply:
+        """A fresh answer, for one more reader."""
+        return self.work.reply(self.cached_s is not None)
 
     @property
     def headers(self) -> dict[str, str]:
         """What its responses say of it before the first byte."""
         request = self.work.request
-        return {PRIORITY: request.level, **({STREAM_ID: request.id} if self.resumable else {})}
+        told = {PRIORITY: request.level, **self.limits}
+        if self.work.degraded:
+            told[DEGRADED] = ", ".join(self.work.degraded)
+        if self.cached_s is not None:
+            told[CACHED] = f"{self.cached_s:.0f}"
+        if self.resumable:
+            told[STREAM_ID] = request.id
+        return told

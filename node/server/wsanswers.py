@@ -225,10 +225,15 @@ class Answers:
             generation.session = session
             if generation.interrupted:
                 session.cancel()
-            reply = running.work.reply()
+            reply = running.reply()
             skip(session, reply, start)
-            level = session.request.level
-            accepted = wsproto.Accepted(id=ref, stream=session.request.id, resumable=running.resumable, priority=level)
+            accepted = wsproto.Accepted(
+                id=ref,
+                stream=session.request.id,
+                resumable=running.resumable,
+                priority=session.request.level,
+                degraded=running.work.degraded or None,
+            )
             await line.send(lambda: accepted)
             if rewind:
                 await line.send(lambda: wsproto.Rewind(id=ref, seq=start - 1))
@@ -269,5 +274,5 @@ class Answers:
         assert end is not None
         whole, level = checked(end), self._level(reply)
         part = wsproto.part(reply.closing(whole, session.cached_tokens, seq), level)
-        usage = replies.usage(whole, session.cached_tokens) if level > 1 else None
+        usage = reply.usage(whole, session.cached_tokens) if level > 1 else None
         return wsproto.Finish(id=generation.ref, reason=part.reason, seq=seq, delta=part.delta or None, usage=usage)

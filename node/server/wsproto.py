@@ -27,6 +27,7 @@ node to client
       what is in force now
   {"type":"accepted","id":REF,"stream":ID,"resumable":true,"priority":"standard"}
       submitted (it may still wait for a slot, and `priority` is how urgently); the answer to `request` and to `resume`.
+      `degraded`, if there, lists what the node's load costs it, like ["shorten"].
       What is not resumable ends within one step when the connection does; what is goes on, and `resume` or
       GET /v1/streams/ID gives the rest.
   {"type":"token","id":REF,"seq":N,"delta":{"content":"…"},"logprobs":{…}}
@@ -147,6 +148,7 @@ class Accepted(_Told, tag="accepted", frozen=True):
     stream: str
     resumable: bool
     priority: str
+    degraded: tuple[str, ...] | None = None
 
 
 class Token(_Told, tag="token", frozen=True):

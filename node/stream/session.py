@@ -133,6 +133,11 @@ class Session:
         return self.end
 
     @property
+    def entries(self) -> Sequence[Entry]:
+        """All readable entries so far."""
+        return self._journal.read(0)
+
+    @property
     def text(self) -> str:
         """All readable text so far."""
         return "".join(entry.text for entry in self._journal.read(0))

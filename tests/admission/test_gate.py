@@ -192,7 +192,7 @@ async def test_the_status_tells_what_each_level_felt() -> None:
 async def test_what_is_warm_here_goes_first_within_its_level() -> None:
     source = HandSource()
     warm = {(1,): 0.0, (2,): 1.0}
-    gate = Gate(source, 1, Rules(), 0, lambda prompt, caller: warm[prompt], Clock())
+    gate = Gate(source, 1, Rules(), warm_share=lambda prompt, caller: warm[prompt], clock=Clock())
     gate.submit(request("running"), lambda event: None)
     gate.submit(request("cold"), lambda event: None)
     gate.submit(Request("warm", (2,), 5), lambda event: None)

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from node.errors import Overloaded, Unavailable
+from node.errors import Expired, Overloaded, RateLimited, Unavailable
 from node.server import boundary
 from tests.server.wire import chat, open_post, post, refused
 from tests.support.service import ByteModel, ScriptedService, scripted, serving
@@ -129,3 +129,23 @@ async def test_aiohttps_own_refusals_are_openai_errors_too() -> None:
         async with client.get(url + PATH) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (405, "method_not_allowed")
             assert response.headers["Allow"] == "POST"
+
+
+async def test_a_limit_says_when_and_how_much() -> None:
+    service, source = scripted()
+    limits = {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "0"}
+    source.refusal = RateLimited("Too many.", retry_after=7, headers=limits)
+    async with serving(service) as url:
+        for more in ({}, {"stream": True}):
+            status, body, headers = await post(url + PATH, chat(**more))
+            assert (status, headers["Retry-After"]) == (429, "7")
+            assert json.loads(body)["error"]["code"] == "rate_limit_exceeded"
+            assert {name: headers[name] for name in limits} == limits
+        assert "x-ratelimit-limit-requests" in headers["Access-Control-Expose-Headers"]
+
+
+async def test_what_waited_too_long_is_a_504_with_the_reason() -> None:
+    service, _ = scripted(Expired("No slot became free in time."))
+    async with serving(service) as url:
+        status, error = await refused(url, chat())
+    assert (status, error["code"], error["message"]) == (504, "expired", "No slot became free in time.")

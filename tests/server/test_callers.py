@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any, get_args, get_type_hints
 
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node import settings
+from node.admission.quota import Holder, Quotas
 from node.admission.score import LEVELS
 from node.errors import InvalidRequest
 from node.generation import Level, Request
-from node.server.callers import Asker, Asking, Callers, Grant, Wish, user_of, wish_in, wish_of
+from node.server.callers import Asker, Asking, Callers, Wish, user_of, wish_in, wish_of
 from tests.server.talk import talking
 from tests.server.wire import chat, post, refused
 from tests.support.service import scripted, serving
@@ -25,8 +27,8 @@ KEYS = ("first-key-0123456789", "second-key-0123456789")
 REQUEST = Request("r", (1,), 1)
 
 
-def callers(secret: bytes = b"s", **grants: Grant) -> Callers:
-    return Callers(secret, Grant(), {user_of(key): grant for key, grant in grants.items()})
+def callers(secret: bytes = b"s", **holders: Holder) -> Callers:
+    return Callers(secret, Quotas({user_of(key): holder for key, holder in holders.items()}))
 
 
 def asker(key: str = "", address: str = "10.0.0.1", **headers: str) -> Asker:
@@ -90,7 +92,7 @@ def test_any_header_is_a_wish_or_a_refusal(text: str) -> None:
 
 
 def test_a_body_counts_before_the_headers_and_both_before_the_key() -> None:
-    keys = callers(key=Grant("clinic", level="background"))
+    keys = callers(key=Holder("clinic", level="background"))
     plain, marked = keys.asker("key", "a", {}), keys.asker("key", "a", {"Outpost-Priority": "standard"})
     assert plain.stamp(REQUEST, Wish()).level == "background"
     assert marked.stamp(REQUEST, Wish()).level == "standard"
@@ -105,7 +107,7 @@ def test_a_body_counts_before_the_headers_and_both_before_the_key() -> None:
     ("asked", "given"), [("critical", "standard"), ("interactive", "standard"), ("background", "background")]
 )
 def test_what_asks_above_its_ceiling_runs_at_the_ceiling(asked: Level, given: Level) -> None:
-    keys = callers(key=Grant(ceiling="standard", level="interactive"))
+    keys = callers(key=Holder(ceiling="standard", level="interactive"))
     assert keys.asker("key", "a", {}).stamp(REQUEST, Wish(asked)).level == given
     assert keys.asker("key", "a", {}).stamp(REQUEST, Wish()).level == "standard", "a default is under it, too"
     assert keys.asker("other", "a", {}).stamp(REQUEST, Wish(asked)).level == asked
@@ -138,7 +140,7 @@ def test_nothing_readable_is_left_of_names_and_addresses() -> None:
     other = callers(b"another life").asker("", "10.0.0.1", {}).stamp(REQUEST, Wish())
     assert other.caller.session != asker().stamp(REQUEST, Wish()).caller.session, "nor can an address be looked up"
     assert user_of("") == ""
-    assert len(user_of("k")) == 24
+    assert user_of("k") == hashlib.sha256(b"k").hexdigest(), "as the quota file has it"
 
 
 async def test_over_http() -> None:

@@ -133,3 +133,29 @@ async def test_a_prompt_of_nothing_is_refused() -> None:
     async with serving(service) as url:
         status, error = await refused(url, {"prompt": ""}, "/v1/completions")
     assert (status, error["param"]) == (400, "prompt")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_what_the_load_costs_an_answer_is_told(streaming: bool) -> None:
+    service, source = scripted()
+    service.admission.most_tokens = 2
+    body = chat(stream=streaming, logprobs=True, max_tokens=9)
+    async with serving(service) as url:
+        _, told, headers = await post(url + PATH, body)
+        assert headers["Outpost-Degraded"] == "shorten"
+        choices = [chunk["choices"][0] for chunk in events(told)[1:-1]] if streaming else json.loads(told)["choices"]
+        assert choices[-1]["finish_reason"] == "length"
+        assert all(choice["logprobs"] is None for choice in choices)
+        service.admission.most_tokens = None
+        _, _, headers = await post(url + PATH, body)
+        assert "Outpost-Degraded" not in headers
+    assert [(request.max_tokens, request.logprobs) for request in source.submitted] == [(2, None), (9, 0)]
+
+
+async def test_a_callers_limits_are_told() -> None:
+    service, _ = scripted()
+    service.admission.told = {"x-ratelimit-remaining-tokens": "7"}
+    async with serving(service) as url:
+        for more in ({}, {"stream": True}):
+            _, _, headers = await post(url + PATH, chat(**more))
+            assert headers["x-ratelimit-remaining-tokens"] == "7"

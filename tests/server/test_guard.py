@@ -3,8 +3,11 @@
 import aiohttp
 import pytest
 
+from node.admission.quota import parse
+from node.layers import load
+from node.server.app import create_app
 from tests.server.wire import chat, post
-from tests.support.service import scripted, serving
+from tests.support.service import running_app, scripted, serving
 
 KEYS = ("first-key-0123456789", "second-key-0123456789")
 
@@ -89,3 +92,30 @@ async def test_only_listed_origins_are_allowed() -> None:
             _, headers, _ = await call(url, "GET", "/v1/models", **origin)
             assert "access-control-allow-origin" not in headers
             assert headers["vary"] == "Origin"
+
+
+FILE = """
+[tenants.acme.keys.alice]
+key = "the-key-of-alice-0123"
+level = "interactive"
+ceiling = "critical"
+
+[tenants.acme.keys.bob]
+key = "the-key-of-bob-012345"
+"""
+
+
+async def test_the_quota_files_keys_open_too_and_say_who_asks() -> None:
+    service, source = scripted()
+    settings = load(environment={}, flags={"server.api_keys": KEYS[0]})
+    async with running_app(create_app(settings, service, quotas=parse(FILE))) as url:
+        for key, status in (("the-key-of-alice-0123", 200), ("the-key-of-bob-012345", 200), (KEYS[0], 200), ("x", 401)):
+            body = chat(priority="critical")
+            got, _, headers = await post(f"{url}/v1/chat/completions", body, {"Authorization": f"Bearer {key}"})
+            assert got == status
+        assert "Outpost-Priority" not in headers, "whoever is not let in has no level"
+    assert [(request.caller.tenant, request.level) for request in source.submitted] == [
+        ("acme", "critical"),
+        ("acme", "interactive"),  # asks for more than its ceiling
+        ("", "interactive"),
+    ]

@@ -13,7 +13,7 @@ from tests.support.sources import HandSource
 
 def running(id: str = "r") -> Running:
     request = Request(id, (1,), 1)
-    return Running(Work(request, lambda: TextReply(id, 0, "m"), False), Session(request, HandSource()))
+    return Running(Work(request, lambda cached: TextReply(id, 0, "m"), False), Session(request, HandSource()))
 
 
 KEY = key_of("key", "Bearer a", "/v1/x", b"body")

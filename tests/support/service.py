@@ -158,11 +158,29 @@ def _token(id: int, step: bytes | str, alternatives: int | None) -> Token:
 
 
 @dataclass
+class ScriptedAdmission:
+    """Lets everything through as it is, unless a test says otherwise."""
+
+    recalls: bool = False
+    most_tokens: int | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
+
+    def shape(self, request: Request) -> tuple[Request, tuple[str, ...]]:
+        if self.most_tokens is None:
+            return request, ()
+        return replace(request, max_tokens=min(request.max_tokens, self.most_tokens), logprobs=None), ("shorten",)
+
+    def headers(self, request_id: str) -> Mapping[str, str]:
+        return self.told
+
+
+@dataclass
 class ScriptedService:
     """What the server serves in tests."""
 
     source: TokenSource = field(default_factory=ScriptedSource)
     model: Model = field(default_factory=ByteModel)
+    admission: ScriptedAdmission = field(default_factory=ScriptedAdmission)
     ready: bool = True
     draining: bool = False
 

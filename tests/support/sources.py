@@ -11,6 +11,7 @@ class HandSource:
 
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
+        self.requests: dict[str, Request] = {}
         self.cancelled: list[str] = []
         self.held: list[tuple[str, bool]] = []
         self.refuse: NodeError | None = None
@@ -19,6 +20,7 @@ class HandSource:
         if self.refuse is not None:
             raise self.refuse
         self.sinks[request.id] = sink
+        self.requests[request.id] = request
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)

@@ -1,0 +1,101 @@
+"""Limits as a stage on a request's way: a TokenSource that takes what a caller may use before it lets a request on.
+
+What an answer may use is reserved when it is asked for, and settled with what it made when it ends; what never began
+costs nothing. A generation that goes on after a restart was counted in its first life.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from node.admission.limits import Limits, Reservation
+from node.admission.quota import Quotas
+from node.errors import NodeError, RateLimited, TooLarge
+from node.generation import Embedded, Event, Failed, Finished, Request, Sink, Started, Token, TokenSource
+
+
+@dataclass(slots=True)
+class _Taken:
+    """One request's reservation, whether it began, and how many tokens it made."""
+
+    reservation: Reservation
+    began: bool = False
+    made: int = 0
+
+    def note(self, event: Event) -> None:
+        self.began = self.began or isinstance(event, Started | Token)
+        self.made += isinstance(event, Token)
+
+    def close(self, now: float) -> None:
+        if self.began:
+            self.reservation.settle(self.made, now)
+        else:
+            self.reservation.cancel(now)
+
+
+class Toll:
+    """In front of `source`; what each caller may use of `model` stands in `quotas`."""
+
+    def __init__(
+        self, source: TokenSource, quotas: Quotas, model: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._source = source
+        self._quotas = quotas
+        self._model = model
+        self._clock = clock
+        self._limits = Limits()
+        self._open: dict[str, _Taken] = {}
+        self.decisions: Counter[str] = Counter()
+
+    def submit(self, request: Request, sink: Sink) -> None:
+        """Pass it on, its answer cut to what its caller may have; raises RateLimited, or TooLarge for good."""
+        if request.continued:
+            self._source.submit(request, sink)
+            return
+        taken = self._open[request.id] = _Taken(self._reserve(request))
+
+        def forward(event: Event) -> None:
+            taken.note(event)
+            if isinstance(event, Finished | Embedded | Failed):
+                self._close(request.id)
+            sink(event)
+
+        try:
+            self._source.submit(replace(request, max_tokens=taken.reservation.output), forward)
+        except NodeError:
+            self._close(request.id)
+            raise
+
+    def cancel(self, request_id: str) -> None:
+        self._source.cancel(request_id)
+
+    def hold(self, request_id: str, held: bool) -> None:
+        self._source.hold(request_id, held)
+
+    def headers(self, request_id: str) -> Mapping[str, str]:
+        """The x-ratelimit-* values of a request that is under way; none where nothing is limited."""
+        taken = self._open.get(request_id)
+        return {} if taken is None else taken.reservation.headers(self._clock())
+
+    def status(self) -> Mapping[str, Any]:
+        """How it decided since the node began, and how many callers are remembered."""
+        decided = {name: self.decisions[name] for name in ("allowed", "limited", "too_large")}
+        return {**decided, "under_way": len(self._open), "accounts": len(self._limits)}
+
+    def _reserve(self, request: Request) -> Reservation:
+        allowance = self._quotas.holder(request.caller.user).allowance(self._model)
+        prompt, output = len(request.prompt), request.max_tokens
+        try:
+            reservation = self._limits.reserve(request.caller, self._model, allowance, prompt, output, self._clock())
+        except (RateLimited, TooLarge) as error:
+            self.decisions["limited" if isinstance(error, RateLimited) else "too_large"] += 1
+            raise
+        self.decisions["allowed"] += 1
+        return reservation
+
+    def _close(self, request_id: str) -> None:
+        self._open.pop(request_id).close(self._clock())

@@ -1,0 +1,69 @@
+"""What admission says of itself, in Prometheus' terms: depth and wait of the queue, limits, ladder, concurrency.
+
+Read from the service's status when somebody looks; a part that is not there has no figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from node.generation import Service
+
+_FATES = ("admitted", "refused", "expired", "parked")
+
+
+class Gauges(Collector):
+    """One service's."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures of the parts that are there."""
+        status = self._service.status()
+        if queue := status.get("queue"):
+            yield from _queue(queue)
+        if load := status.get("load"):
+            yield from _load(load)
+        if limits := status.get("limits"):
+            decisions = CounterMetricFamily("llm_limit_decisions", "Requests by what limits said", labels=["decision"])
+            for decision in ("allowed", "limited", "too_large"):
+                decisions.add_metric([decision], limits[decision])
+            yield decisions
+            yield GaugeMetricFamily("llm_limit_accounts", "Callers whose use is remembered", limits["accounts"])
+
+
+def _queue(queue: Mapping[str, Any]) -> Iterator[Metric]:
+    yield GaugeMetricFamily("llm_concurrency_limit", "Requests that may run at a time", queue["limit"])
+    yield GaugeMetricFamily("llm_requests_parked", "Requests that made room for others", queue["parked"])
+    yield GaugeMetricFamily("llm_queue_bytes", "Memory that waiting requests take", queue["waiting_bytes"])
+    depth = GaugeMetricFamily("llm_queue_waiting", "Requests that wait for their first slot", labels=["level"])
+    expected = GaugeMetricFamily("llm_queue_expected_wait_seconds", "A newcomer's probable wait", labels=["level"])
+    wait = GaugeMetricFamily("llm_queue_wait_p95_seconds", "Wait for a slot in the last minute", labels=["level"])
+    fates = CounterMetricFamily(
+        "llm_queue_requests", "Requests admitted, refused, expired, and paused for others", labels=["level", "fate"]
+    )
+    for level, felt in queue["levels"].items():
+        depth.add_metric([level], felt["waiting"])
+        expected.add_metric([level], felt["expected_wait_s"])
+        if felt["wait_p95_s"] is not None:
+            wait.add_metric([level], felt["wait_p95_s"])
+        for fate in _FATES:
+            fates.add_metric([level, fate], felt[fate])
+    yield from (depth, expected, wait, fates)
+
+
+def _load(load: Mapping[str, Any]) -> Iterator[Metric]:
+    yield GaugeMetricFamily("llm_stress", "Worst latency over its objective; 1 is just met", load["stress"])
+    yield GaugeMetricFamily("llm_memory_pressure", "Share of the fuller of KV cache and memory", load["memory_share"])
+    rung = GaugeMetricFamily("llm_ladder_rung", "1 for the rung that the node stands on", labels=["rung"])
+    steps = CounterMetricFamily("llm_ladder_steps", "Steps onto a rung, and back from it", labels=["rung", "way"])
+    for name, taken in load["steps"].items():
+        rung.add_metric([name], float(name == load["rung"]))
+        for way, count in taken.items():
+            steps.add_metric([name, way], count)
+    yield from (rung, steps)

@@ -1,0 +1,63 @@
+"""Admission's figures in /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import prometheus_client as prometheus
+
+from node.admission.quota import Quotas
+from node.admission.reception import Reception
+from node.generation import Finished, ModelInfo, Request
+from node.layers import load
+from node.server.gauges import Gauges
+from tests.support.service import ScriptedService
+from tests.support.sources import HandSource
+
+INFO = ModelInfo("m", "hand", 0, 4096, 1, 256, 0, can_chat=True, parked=1)
+
+
+class Joined(ScriptedService):
+    """A service with a real reception."""
+
+    def __init__(self, policy: str = "levels") -> None:
+        super().__init__()
+        self.hand = HandSource()
+        settings = load(environment={}, flags={"queue.policy": policy})
+        self.reception = Reception(self.hand, INFO, settings, Quotas())
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.reception.status()
+
+
+def figures(service: ScriptedService) -> dict[str, float]:
+    registry = prometheus.CollectorRegistry()
+    registry.register(Gauges(service))
+    lines = prometheus.generate_latest(registry).decode().splitlines()
+    rows = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in rows}
+
+
+async def test_queue_limits_and_ladder() -> None:
+    service = Joined()
+    for id, level in (("a", "background"), ("b", "standard"), ("c", "critical")):
+        service.reception.source.submit(Request(id, (1,), 5, level=level), lambda event: None)  # type: ignore[arg-type]
+    service.hand.emit("c", Finished("stop", 1, 1))
+    seen = figures(service)
+    assert seen["llm_concurrency_limit"] == 1
+    assert seen["llm_requests_parked"] == 1, "the background one made room, and standard is before it now"
+    assert seen['llm_queue_waiting{level="standard"}'] == 0
+    assert seen['llm_queue_requests_total{fate="parked",level="background"}'] == 1
+    assert seen['llm_queue_requests_total{fate="admitted",level="critical"}'] == 1
+    assert 'llm_queue_wait_p95_seconds{level="critical"}' in seen
+    assert 'llm_queue_wait_p95_seconds{level="interactive"}' not in seen
+    assert seen['llm_limit_decisions_total{decision="allowed"}'] == 3
+    assert seen['llm_ladder_rung{rung="shorten"}'] == 0
+    assert seen['llm_ladder_steps_total{rung="refuse",way="up"}'] == 0
+    assert seen["llm_stress"] == 0
+
+
+async def test_a_part_that_is_not_there_has_no_figures() -> None:
+    assert not any("ladder" in name for name in figures(Joined("fifo")))
+    assert figures(ScriptedService()) == {}
