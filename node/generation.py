@@ -204,6 +204,27 @@ class Load:
     threads: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """What warm prefixes have done since the start, and what they take now.
+
+    Of `requests` to generate, `hits` began with a warm prefix; `cached_tokens` of their `prompt_tokens` were not read,
+    which saved `saved_s` seconds. `evictions` counts pieces of states that memory had no room for; `loads` and `saves`
+    are state files read and written.
+    """
+
+    requests: int = 0
+    hits: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    saved_s: float = 0.0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    evictions: int = 0
+    loads: int = 0
+    saves: int = 0
+
+
 class Admission(Protocol):
     """What the node makes of requests before they run. `shape` and `recalls` may be asked from any thread."""
 
@@ -232,6 +253,8 @@ class Service(Protocol):
     def draining(self) -> bool: ...
 
     def load(self) -> Load: ...
+
+    def warmth(self) -> Warmth: ...
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         """What each part of the node says of itself, a section a part; plain values, seconds and bytes."""

@@ -1,8 +1,9 @@
 """The only place where the parts are joined, started and stopped.
 
-Start: store, model file → engine in its thread → gate → server; then one token is really decoded, and generations that
-a dead process left unfinished go on; only after that the node is ready. Stop (SIGTERM, SIGINT): refuse new requests,
-answer "not ready", let what runs finish within the grace period; what is resumable then goes on in the next life.
+Start: store, model file → engine in its thread → keeper of warm prefixes → gate → server; then one token is really
+decoded, and generations that a dead process left unfinished go on; only after that the node is ready. Stop (SIGTERM,
+SIGINT): refuse new requests, answer "not ready", let what runs finish within the grace period; what is resumable then
+goes on in the next life, with its state.
 """
 
 from __future__ import annotations
@@ -23,20 +24,26 @@ from node.admission import policy
 from node.admission.gate import Gate
 from node.admission.reception import Reception
 from node.engine.base import open_engine
+from node.engine.blocks import BlockStore
 from node.engine.library import llama
 from node.engine.worker import Worker
 from node.errors import EngineFailed, SettingsError
 from node.fleet import fit
 from node.fleet.footprint import footprint
-from node.generation import Admission, Failed, Load, Model, Request, Sampling, TokenSource
+from node.generation import Admission, Failed, Load, Model, Request, Sampling, TokenSource, Warmth
 from node.machine.cpu import features, usable_cores
 from node.machine.gpu import gpus
 from node.machine.memory import memory, resident
 from node.models import gguf
 from node.models.weights import locate
+from node.prewarm.fingerprint import fingerprint
+from node.prewarm.history import History
+from node.prewarm.keeper import Keeper
+from node.prewarm.stock import Stock
 from node.server.app import STREAMS, create_app
 from node.settings import Engine, Settings, home
 from node.store.db import Database
+from node.store.prefixes import PrefixStore
 from node.store.streams import StreamStore
 from node.stream.session import Session
 
@@ -60,7 +67,11 @@ class Node:
         self._settings = settings
         policy.rules(settings.queue)  # what is absurd is told before a model is loaded
         self._quotas = policy.quotas(settings)
-        self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights))
+        prewarm = settings.prewarm
+        states = BlockStore(prewarm.memory_bytes, shared=prewarm.share_between_tenants) if prewarm.enabled else None
+        self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights, states))
+        self._stock = Stock(states or BlockStore(0), self._worker.on_engine)
+        self._keeper: Keeper | None = None
         self._reception: Reception | None = None
         self._steering: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
@@ -85,6 +96,9 @@ class Node:
         free = memory().available
         return Load(gate.running, gate.waiting, engine.kv_used, engine.kv_total, free, engine.threads)
 
+    def warmth(self) -> Warmth:
+        return self._keeper.warmth if self._keeper else Warmth()
+
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         """A section a part; whoever joins another part adds its section here."""
         assert self._reception is not None, "the node was not started"
@@ -93,6 +107,7 @@ class Node:
             "model": {"id": info.id, "engine": info.engine, "context": info.context},
             **self._reception.status(),
             "kv": {"used": engine.kv_used, "total": engine.kv_total},
+            "prewarm": self._keeper.status() if self._keeper else {},
             "memory": {"resident_bytes": resident(), "free_bytes": machine.available, "most_bytes": machine.most},
             "cpu": {"threads": engine.threads},
         }
@@ -104,11 +119,13 @@ class Node:
         await self._open_store()
         await self._worker.start()
         self.model = self._worker.model
-        self.admission = self._reception = Reception(self._worker, self.model.info, self._settings, self._quotas)
-        self.source = self._reception.source
+        self._keeper = keeper = Keeper(self._settings.prewarm, self._worker, self._history(), self._stock)
+        self._reception = Reception(keeper, self.model.info, self._settings, self._quotas, keeper.warm_share)
+        self.admission, self.source = self._reception, self._reception.source
         self._steering = asyncio.create_task(self._steer(self._reception))
         self._steering.add_done_callback(_steering_ended)
         try:
+            await keeper.start(_states_folder(self._settings), self._fingerprint)
             await self._listen(tls)
             await self._decode_one_token()
             await self._app[STREAMS].resume_unfinished()
@@ -125,8 +142,9 @@ class Node:
         if self._steering is not None:
             self._steering.cancel()
             await asyncio.gather(self._steering, return_exceptions=True)
-        if self._runner is not None:
-            self._app[STREAMS].suspend()
+        suspended = self._app[STREAMS].suspend() if self._runner is not None else []
+        if self._keeper is not None:
+            await self._keeper.stop(suspended)
         await self._worker.stop()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -169,6 +187,14 @@ class Node:
             await self._database.open()
             streams = self._settings.streams
             self._store = StreamStore(self._database, streams.max_bytes, streams.max_age_s)
+
+    def _history(self) -> History:
+        store = PrefixStore(self._database, self._name) if self._database else None
+        return History(self._settings.prewarm, store)
+
+    def _fingerprint(self, folder: Path) -> str:
+        """Slow where a big model file is hashed for the first time; raises OSError."""
+        return fingerprint(self._settings.engine, self._weights, folder)
 
     async def _listen(self, tls: ssl.SSLContext | None) -> None:
         server = self._settings.server
@@ -242,6 +268,12 @@ def _database_file(settings: Settings) -> Path | None:
         log.info("a port picked anew each time has no database; resumable generations live in memory only")
         return None
     return home() / f"node-{settings.server.port}.db"
+
+
+def _states_folder(settings: Settings) -> Path | None:
+    if settings.prewarm.folder:
+        return Path(settings.prewarm.folder).expanduser()
+    return home() / f"prewarm-{settings.server.port}" if settings.server.port else None
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

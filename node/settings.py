@@ -174,6 +174,12 @@ class Prewarm(Section, frozen=True):
     "seconds after which a prompt counts half for what will be asked soon"
     long_half_life_s: float = 86_400.0
     "the same for what is usually asked"
+    memory_bytes: int = 256 << 20
+    "memory for what the KV cache held of prompts, beside the KV cache itself"
+    disk_bytes: int = 1 << 30
+    "bytes on disk for the same; 0 stores nothing"
+    folder: str = ""
+    "folder for the state files; empty means prewarm-PORT in the data directory, and none where the port is 0"
 
 
 class Link(Section, frozen=True):
@@ -271,6 +277,8 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("prewarm", "min_sessions"): (1, 100),
     ("prewarm", "max_age_s"): (60, 10 * 365 * 86_400),
     ("prewarm", "history_bytes"): (1 << 20, 1 << 32),
+    ("prewarm", "memory_bytes"): (0, 1 << 40),
+    ("prewarm", "disk_bytes"): (0, 1 << 44),
     ("prewarm", "short_half_life_s"): (60, 365 * 86_400),
     ("prewarm", "long_half_life_s"): (60, 365 * 86_400),
 }

@@ -26,6 +26,10 @@ class EngineLoad(NamedTuple):
 class Warming(Protocol):
     """What an engine does with the warm prefixes in its store besides beginning requests with them."""
 
+    @property
+    def prefill_s(self) -> float:
+        """Seconds that reading one more token of a prompt takes while nothing streams, as measured; above 0."""
+
     def read(self, owner: Owner, ids: Ids) -> int:
         """Read a bounded next piece of `ids` into the store, while no request runs; gives how many are there then."""
 

@@ -63,6 +63,7 @@ class BlockStore:
         self.budget = budget
         self._shared = shared
         self.bytes = 0
+        self.token_bytes = 0.0  # of the last state that came; 0 before there was one
         self.evictions = 0
         self._root = _Block(None, None, b"", b"")
         # Used last stands last, and a block is always used later than those below it: the first one is a leaf.
@@ -92,6 +93,7 @@ class BlockStore:
         """
         start = block_start(len(ids))
         with self._lock:
+            self.token_bytes = len(state) / (len(ids) - start)
             path = self._whole_blocks(owner, ids[:start])
             if len(path) * BLOCK < start:
                 return False

@@ -11,7 +11,6 @@ import hashlib
 import math
 import struct
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +74,7 @@ class EchoEngine:
         self._cells = max(settings.kv_tokens, context)
         self._requests: dict[str, Request] = {}
         self._done: dict[str, int] = {}  # prompt bytes read + bytes answered
-        self._cancelled: deque[str] = deque()
+        self._cancelled: list[tuple[str, Event]] = []
         self._held: set[str] = set()
         self._warm = EchoWarm(store) if store else None
         self.warm: Warming | None = self._warm
@@ -89,8 +88,10 @@ class EchoEngine:
         self._done[request.id] = self._cached[request.id] = warm  # the rest is read, and what was answered with it
 
     def cancel(self, request_id: str) -> None:
-        if request_id in self._requests:
-            self._cancelled.append(request_id)
+        if request := self._requests.get(request_id):
+            answered = max(0, self._done[request_id] - len(request.prompt))
+            self._cancelled.append((request_id, Finished("cancelled", len(request.prompt), answered)))
+            self._forget(request_id)
 
     def hold(self, request_id: str, held: bool) -> None:
         if held and request_id in self._requests:
@@ -100,13 +101,7 @@ class EchoEngine:
             self._held.discard(request_id)
 
     def step(self) -> list[tuple[str, Event]]:
-        events: list[tuple[str, Event]] = []
-        while self._cancelled:
-            request_id = self._cancelled.popleft()
-            if request := self._requests.get(request_id):
-                answered = max(0, self._done[request_id] - len(request.prompt))
-                events.append((request_id, Finished("cancelled", len(request.prompt), answered)))
-                self._forget(request_id)
+        events, self._cancelled = self._cancelled, []
         active = [request for request in self._requests.values() if request.id not in self._held]
         if active:
             time.sleep(STEP_S)
@@ -126,7 +121,7 @@ class EchoEngine:
     @property
     def load(self) -> EngineLoad:
         # A cancelled request counts as active: the next step has its end to tell.
-        active = len(self._requests) - len(self._held) or len(self._cancelled)
+        active = len(self._requests) - len(self._held) + len(self._cancelled)
         return EngineLoad(len(self._requests), active, sum(self._done.values()), self._cells)
 
     def close(self) -> None:
@@ -167,6 +162,8 @@ class EchoEngine:
 
 class EchoWarm:
     """The state of a block is its tokens. See `base.Warming`."""
+
+    prefill_s = STEP_S / 512
 
     def __init__(self, store: BlockStore) -> None:
         self._store = store

@@ -68,7 +68,7 @@ class LlamaEngine:
         self._context = self._decoder.context
         self._side = SideReader(self._decoder)
         store = store if self._decoder.can_be_cut else None
-        self._prefixes = Warm(self._context, store)
+        self._prefixes = Warm(self._context, store, lambda: self._cost.per_token(0))
         self.warm: Warming | None = self._prefixes if store else None
         self._costs: dict[int, StepCost] = {}  # by how many threads decode
         self._sequences: dict[str, Running] = {}  # oldest first

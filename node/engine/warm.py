@@ -11,7 +11,7 @@ this. Only memory that can be cut anywhere takes part: recurrent and sliding-win
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from node.engine.blocks import BLOCK, BlockStore, Ids, Owner, block_start, common_length
 from node.engine.context import CacheFull, Context, Part
@@ -24,9 +24,11 @@ LEAST = 8  # tokens; fewer are read sooner than they are fetched
 class Warm:
     """Belongs to the engine's thread. Without a store nothing is kept, and nothing is shared."""
 
-    def __init__(self, context: Context, store: BlockStore | None) -> None:
+    def __init__(self, context: Context, store: BlockStore | None, prefill_s: Callable[[], float]) -> None:
+        """`prefill_s` gives what reading a token costs now."""
         self._context = context
         self._store = store
+        self._prefill_s = prefill_s
         self._slot = context.spare_slot  # for reading when nothing else runs
         self._sharing = Sharing()
 
@@ -34,6 +36,11 @@ class Warm:
     def shared_cells(self) -> int:
         """Cells that are counted more than once when each sequence counts its own."""
         return self._sharing.saved
+
+    @property
+    def prefill_s(self) -> float:
+        """See `base.Warming`."""
+        return self._prefill_s()
 
     def begin(self, sequences: Sequence[Running], free: int) -> None:
         """Give those that hold nothing yet the longest prefix at hand, where they fit `free` cells.

@@ -12,10 +12,10 @@ from typing import Literal, Protocol
 from weakref import WeakSet
 
 import prometheus_client as prometheus
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from node.generation import Finished, Service
+from node.generation import Finished, Service, Warmth
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_GONE = 499  # nginx's number for it; no response carries it
@@ -138,9 +138,30 @@ class _Live(Collector):
         yield GaugeMetricFamily("llm_threads", "CPU threads that decode; fewer while others want them", load.threads)
         if load.memory_free is not None:
             yield GaugeMetricFamily("llm_memory_free_bytes", "Memory that this machine has left", load.memory_free)
+        yield from _warmth(self._service.warmth())
         pacers = [wire.pacer for wire in self._wires]
         lagging = sum(pacer.lags for pacer in pacers)
         yield GaugeMetricFamily("llm_readers", "Connections with a stream on them", len(pacers))
         yield GaugeMetricFamily("llm_readers_lagging", "Those whose reader lags", lagging)
         unread = sum(pacer.unread for pacer in pacers)
         yield GaugeMetricFamily("llm_reader_unread_bytes", "Written to readers, but not taken by them", unread)
+
+
+def _warmth(warmth: Warmth) -> Iterator[Metric]:
+    """Hit ratios are llm_warm_hits_total over llm_warm_requests_total, and the same of tokens."""
+    counted: list[tuple[str, str, float]] = [
+        ("llm_warm_requests", "Prompts that could begin with a warm prefix", warmth.requests),
+        ("llm_warm_hits", "Prompts that did", warmth.hits),
+        ("llm_warm_prompt_tokens", "Their tokens", warmth.prompt_tokens),
+        ("llm_warm_cached_tokens", "Those of them that were not read", warmth.cached_tokens),
+        ("llm_warm_evictions", "Blocks of states that memory had no room for", warmth.evictions),
+        ("llm_warm_loads", "State files read", warmth.loads),
+        ("llm_warm_saves", "State files written", warmth.saves),
+    ]
+    for name, text, value in counted:
+        yield CounterMetricFamily(name, text, value)
+    yield GaugeMetricFamily("llm_warm_saved_seconds", "Reading that was saved, less what loading took", warmth.saved_s)
+    sizes = GaugeMetricFamily("llm_warm_bytes", "What states of prefixes take", labels=["place"])
+    sizes.add_metric(["memory"], warmth.memory_bytes)
+    sizes.add_metric(["disk"], warmth.disk_bytes)
+    yield sizes

@@ -12,11 +12,12 @@ import logging
 import re
 import zlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from aiohttp import web
 
 from node.errors import Conflict, InvalidRequest, NodeError, NotFound, Unavailable
-from node.generation import Failed, Service
+from node.generation import Failed, Request, Service
 from node.server.answer import Answerer, ahead
 from node.server.boundary import json_response
 from node.server.chat import Completions
@@ -63,11 +64,16 @@ class Streams:
                 await self._go_on(stored)
         return len(unfinished)
 
-    def suspend(self) -> None:
-        """This process stops: what is resumable stays unfinished in the store and goes on in the next life."""
-        if self._store is not None:
-            for running in list(self._answerer.live.values()):
-                running.session.suspend(Unavailable("This node is restarting; resume the stream.", retry_after=5))
+    def suspend(self) -> list[Request]:
+        """This process stops: what is resumable stays unfinished in the store and goes on in the next life.
+
+        Gives these requests, each with what it has said.
+        """
+        sessions = [running.session for running in self._answerer.live.values()] if self._store is not None else []
+        unfinished = [session for session in sessions if session.end is None]
+        for session in unfinished:
+            session.suspend(Unavailable("This node is restarting; resume the stream.", retry_after=5))
+        return [replace(one.request, continued=tuple(token.id for token in one.tokens)) for one in unfinished]
 
     async def _go_on(self, stored: StoredStream) -> None:
         session = Session(stored.request, self._service.source, self._store, stored.entries)

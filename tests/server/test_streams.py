@@ -249,6 +249,18 @@ async def test_what_a_dead_process_left_goes_on(kit: Kit, gate: asyncio.Event) -
     gate.set()
 
 
+async def test_what_is_suspended_is_told_with_what_it_said(kit: Kit, gate: asyncio.Event) -> None:
+    client, response = await kit.begin()
+    await read_until(response, 2)
+    (request,) = kit.app[STREAMS].suspend()
+    assert request.id == response.headers["Outpost-Stream"]
+    assert request.continued == (1, 2, 3)
+    assert kit.app[STREAMS].suspend() == [], "once"
+    response.close()
+    await client.close()
+    gate.set()
+
+
 async def test_a_reader_with_another_text_must_begin_again(kit: Kit, gate: asyncio.Event) -> None:
     gate.set()
     client, response = await kit.begin()

@@ -30,6 +30,7 @@ from node.generation import (
     Started,
     Token,
     TokenSource,
+    Warmth,
 )
 from node.server.app import create_app
 from node.settings import Server, Settings
@@ -186,6 +187,9 @@ class ScriptedService:
 
     def load(self) -> Load:
         return Load(running=1, waiting=2, kv_used=30, kv_total=400, threads=3)
+
+    def warmth(self) -> Warmth:
+        return Warmth(4, 3, 1000, 900, 2.5, 5 << 20, 7 << 20, 2, 1, 1)
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         return {"model": {"id": self.model.info.id}, "kv": {"used": 30, "total": 400}}
