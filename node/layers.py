@@ -1,4 +1,6 @@
-"""How settings are read: defaults < profile < node.toml < OUTPOST_… environment < flags. An unknown key is an error.
+"""How settings are read: defaults < tuned.toml < profile < node.toml < OUTPOST_… environment < flags.
+
+An unknown key is an error.
 
 Environment names are `OUTPOST_<SECTION>_<KEY>`; a list is written with commas. `OUTPOST_HOME` moves the data directory
 and `OUTPOST_CONFIG` names the file.
@@ -10,9 +12,10 @@ import ast
 import functools
 import inspect
 import itertools
+import logging
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,11 @@ import msgspec
 
 from node.errors import SettingsError
 from node.settings import RANGES, SECTIONS, Engine, Section, Settings
+
+log = logging.getLogger(__name__)
+
+# section -> key -> value
+Tree = Mapping[str, Mapping[str, Any]]
 
 _RESERVED = {"OUTPOST_HOME", "OUTPOST_CONFIG"}
 _MAX_FILE_BYTES = 1 << 20
@@ -29,12 +37,34 @@ def load(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
-    profile: Mapping[str, Mapping[str, Any]] | None = None,
+    profile: Tree | None = None,
+    tuned: Callable[[Settings], Tree] | None = None,
 ) -> Settings:
     """Join the layers; `flags` maps "section.key" to text. Raises SettingsError, which names the layer and the key.
 
-    `profile` has sections of keys that were checked where it was read.
+    `profile` has sections of keys that were checked where it was read. `tuned` is asked last, because it depends on the
+    model that the others name, but lies under them.
     """
+    tree = _join(file, environment, flags, profile)
+    settings = _convert(tree, "settings")
+    check(settings)
+    return _tune(settings, tree, tuned(settings)) if tuned else settings
+
+
+def chosen(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    profile: Tree | None = None,
+) -> frozenset[str]:
+    """The keys that an operator or a profile has set, as "section.key"."""
+    tree = _join(file, environment, flags, profile)
+    return frozenset(f"{section}.{key}" for section, keys in tree.items() for key in keys)
+
+
+def _join(
+    file: Path | None, environment: Mapping[str, str] | None, flags: Mapping[str, str] | None, profile: Tree | None
+) -> dict[str, dict[str, Any]]:
     environment = os.environ if environment is None else environment
     tree: dict[str, dict[str, Any]] = {section: dict(values) for section, values in (profile or {}).items()}
     for layer, source in (
@@ -45,9 +75,19 @@ def load(
         _convert(layer, source)  # so that an error names the layer it comes from
         for section, values in layer.items():
             tree.setdefault(section, {}).update(values)
-    settings = _convert(tree, "settings")
-    check(settings)
-    return settings
+    return tree
+
+
+def _tune(settings: Settings, tree: Tree, tuned: Tree) -> Settings:
+    """The settings with `tuned` below all else; as they were where the two do not go together."""
+    joined = {section: {**tuned.get(section, {}), **tree.get(section, {})} for section in {**tree, **tuned}}
+    try:
+        both = _convert(joined, "tuned.toml")
+        check(both)
+    except SettingsError as error:
+        log.warning("tuned.toml is ignored", extra={"reason": error.message})
+        return settings
+    return both
 
 
 def describe() -> list[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from node.machine.cpu import features, usable_cores
 from node.machine.gpu import gpus
 from node.machine.memory import memory, resident
 from node.models import gguf
-from node.models.weights import locate
+from node.models.weights import served
 from node.prewarm.fingerprint import fingerprint
 from node.prewarm.history import History
 from node.prewarm.keeper import Keeper
@@ -46,6 +46,7 @@ from node.store.db import Database
 from node.store.prefixes import PrefixStore
 from node.store.streams import StreamStore
 from node.stream.session import Session
+from node.tuning.auto import AutoTune, Bell, wanted
 
 log = logging.getLogger(__name__)
 
@@ -57,16 +58,21 @@ _SYNC: Mapping[str, Literal["NORMAL", "FULL"]] = {"process": "NORMAL", "power": 
 
 
 class Node:
-    """A running node. `start` it, use `url`, `stop` it; it is also the server's `Service`."""
+    """A running node. `start` it, use `url`, `stop` it; it is also the server's `Service`.
+
+    `tuning` is the command that tunes its model, for when it is idle; a node that is given none never tunes itself.
+    """
 
     model: Model
     source: TokenSource
     admission: Admission
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tuning: Sequence[str] = ()) -> None:
         self._settings = settings
         policy.rules(settings.queue)  # what is absurd is told before a model is loaded
         self._quotas = policy.quotas(settings)
+        self._tuning = tuning if tuning and wanted(settings) else ()
+        self._auto_tune: AutoTune | None = None
         prewarm = settings.prewarm
         states = BlockStore(prewarm.memory_bytes, shared=prewarm.share_between_tenants) if prewarm.enabled else None
         self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights, states))
@@ -109,6 +115,10 @@ class Node:
             "kv": {"used": engine.kv_used, "total": engine.kv_total},
             "prewarm": self._keeper.status() if self._keeper else {},
             "memory": {"resident_bytes": resident(), "free_bytes": machine.available, "most_bytes": machine.most},
+            "tuning": {
+                "variant": Path(self._settings.model.variant).name,
+                "auto": self._auto_tune.state if self._auto_tune else "off",
+            },
             "cpu": {"threads": engine.threads},
         }
 
@@ -132,11 +142,14 @@ class Node:
         except BaseException:
             await self.stop(grace_s=0)
             raise
+        self._tune_when_idle()
         log.info("ready", extra={"url": self.url, "model": self.model.info.id, "engine": self.model.info.engine})
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Drain within `grace_s` seconds (default: the setting), then close everything."""
         grace_s = self._settings.server.grace_s if grace_s is None else grace_s
+        if self._auto_tune is not None:
+            await self._auto_tune.stop()
         if self._reception is not None:
             await self._drain(self._reception.gate, grace_s)
         if self._steering is not None:
@@ -181,6 +194,15 @@ class Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, os._exit, 130)
         await self.stop()
+
+    def _tune_when_idle(self) -> None:
+        """From here on requests pass a bell, so that the first one ends a tuning at once."""
+        if self._tuning and self._reception is not None:
+            gate = self._reception.gate
+            idle_s = self._settings.tune.idle_s
+            self._auto_tune = AutoTune(self._tuning, idle_s, lambda: bool(gate.running or gate.waiting))
+            self.source = Bell(self.source, self._auto_tune.request)
+            self._auto_tune.start()
 
     async def _open_store(self) -> None:
         if self._database is not None:
@@ -240,11 +262,11 @@ def _model_file(settings: Settings) -> tuple[str, Path | None]:
     """The model's public name and its checked file; the echo engine needs none."""
     if settings.engine.kind == "echo":
         return "echo", None
-    weights = locate(settings.model.name)
+    weights = served(settings.model)
     header = gguf.read(weights)  # a damaged file gets a better word here than llama.cpp has
     _check_size(settings.engine, weights.name, header)
     name = settings.model.name
-    return (weights.stem if name.endswith(".gguf") else name), weights
+    return (Path(name).stem if name.endswith(".gguf") else name), weights
 
 
 def _check_size(engine: Engine, name: str, header: gguf.Summary) -> None:

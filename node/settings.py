@@ -48,6 +48,8 @@ class Server(Section, frozen=True):
 class Model(Section, frozen=True):
     name: str = "smollm2-135m-instruct"
     "a name from `outpost models list`, or the path of a GGUF file"
+    variant: str = ""
+    "another form of the model's weights, served under its name; `outpost tune` sets it, empty is the model's own file"
 
 
 class Engine(Section, frozen=True):
@@ -199,6 +201,23 @@ class Link(Section, frozen=True):
     "wired frames are checked, radio frames are corrected, too"
 
 
+class Tune(Section, frozen=True):
+    use: bool = True
+    "serve what `outpost tune --apply`, or the node by itself, found for this model on this machine"
+    auto: bool = True
+    "tune once, by itself, when the node is idle, on mains and not on port 0; used from the next start on"
+    idle_s: float = 600.0
+    "seconds without a request before that begins; a request stops it, and the next wait is twice as long"
+    budget_s: float = 300.0
+    "seconds that a tuning run may take"
+    max_kl: float = 0.02
+    "quality gate: largest mean KL divergence from the file as shipped, in nats"
+    min_agreement: float = 0.92
+    "quality gate: least share of places where the likeliest token is the same"
+    min_gain: float = 1.05
+    "least score (mean speed-up) that is worth a variant"
+
+
 class Log(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     "least severe records written"
@@ -216,6 +235,7 @@ class Settings(Section, frozen=True):
     websocket: Websocket = Websocket()
     prewarm: Prewarm = Prewarm()
     link: Link = Link()
+    tune: Tune = Tune()
     log: Log = Log()
 
 
@@ -231,6 +251,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "websocket": Websocket,
     "prewarm": Prewarm,
     "link": Link,
+    "tune": Tune,
     "log": Log,
 }
 
@@ -266,6 +287,11 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("streams", "max_bytes"): (1 << 20, 1 << 44),
     ("streams", "reader_buffer_bytes"): (16 << 10, 64 << 20),
     ("streams", "max_age_s"): (60, 10 * 365 * 86_400),
+    ("tune", "idle_s"): (1, 86_400),
+    ("tune", "budget_s"): (10, 86_400),
+    ("tune", "max_kl"): (0, 10),
+    ("tune", "min_agreement"): (0, 1),
+    ("tune", "min_gain"): (1, 10),
     ("websocket", "heartbeat_s"): (0.08, 600),
     ("websocket", "max_message_bytes"): (1024, 1 << 26),
     ("websocket", "max_generations"): (1, 1024),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from node.errors import SettingsError
-from node.layers import load
+from node.layers import chosen, load
+from node.settings import Settings
 
 
 def read(tmp_path: Path, text: str, **layers: dict[str, str]) -> object:
@@ -39,6 +40,39 @@ def test_a_profile_stands_above_the_defaults_and_below_what_the_node_says(tmp_pa
 def test_a_profile_must_go_with_the_rest() -> None:
     with pytest.raises(SettingsError, match=r"engine.slots must be between"):
         load(environment={}, profile={"engine": {"slots": 0}})
+
+
+def test_tuned_values_lie_below_everything_an_operator_says(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("[engine]\nslots = 2\n")
+    asked: list[Settings] = []
+
+    def tuned(settings: Settings) -> dict[str, dict[str, object]]:
+        asked.append(settings)
+        return {"engine": {"slots": 9, "threads": 3, "kv_type": "q8_0"}, "model": {"variant": "/v.gguf"}}
+
+    settings = load(file, environment={"OUTPOST_ENGINE_THREADS": "4"}, tuned=tuned)
+    assert (settings.engine.slots, settings.engine.threads, settings.engine.kv_type) == (2, 4, "q8_0")
+    assert settings.model.variant == "/v.gguf"
+    assert asked == [load(file, environment={"OUTPOST_ENGINE_THREADS": "4"})], "it sees what the others say"
+
+
+@pytest.mark.parametrize("values", [{"kv_type": "q8_0"}, {"batch": 4}, {"threads": "many"}, {"unknown": 1}])
+def test_tuned_values_that_do_not_go_with_the_rest_are_left_out_with_a_word(
+    values: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = {"engine.flash_attention": "off"}
+    settings = load(environment={}, flags=flags, tuned=lambda settings: {"engine": values})
+    assert settings == load(environment={}, flags=flags)
+    assert caplog.records[-1].getMessage() == "tuned.toml is ignored"
+
+
+def test_what_an_operator_has_chosen_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("[engine]\nslots = 8\n")  # the default, but said
+    found = chosen(file, environment={"OUTPOST_SERVER_PORT": "1"}, flags={"log.level": "info"})
+    assert found == {"engine.slots", "server.port", "log.level"}
+    assert chosen(environment={}) == set()
 
 
 def test_the_environment_may_name_the_file(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +21,8 @@ from node.generation import Service
 from node.runtime import Node
 from tests.conftest import settings
 from tests.models.support import PAIRS, gguf_bytes, pair
+from tests.support import tiny_model
+from tests.support.cable import until
 
 Start = Callable[..., Awaitable[Node]]
 
@@ -177,3 +181,81 @@ async def test_a_model_larger_than_memory_is_refused_with_the_numbers(
         Node(settings(model_name=str(model)))
     Node(settings(model_name=str(model), engine_oversize="allow"))
     assert "less memory is free than the model may need" in caplog.text
+
+
+RESULT = '{"winner": "Q8_0", "why": "", "gains": null}'
+DONE = (sys.executable, "-c", f"print({RESULT!r})")
+WAITS = (sys.executable, "-c", "import sys; sys.stdin.read()")
+
+
+@pytest.fixture
+async def tuning_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[Sequence[str]], Awaitable[Node]]]:
+    """A node with the tiny model on a fixed port, which tunes itself with a command of the test's."""
+    monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
+    model = tiny_model.write(tmp_path / "tiny.gguf")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nodes: list[Node] = []
+
+    async def start(command: Sequence[str]) -> Node:
+        own = {"model_name": model, "server_port": port, "tune_idle_s": 1, "engine_threads": 1, "engine_slots": 2}
+        node = Node(settings(**own), command)
+        nodes.append(node)
+        await node.start()
+        return node
+
+    yield start
+    await asyncio.gather(*(node.stop(grace_s=0) for node in nodes))
+
+
+def tuning(node: Node) -> object:
+    return node.status()["tuning"]["auto"]
+
+
+async def complete(node: Node) -> None:
+    body = {"model": node.model.info.id, "prompt": "a", "max_tokens": 2}
+    async with aiohttp.ClientSession() as session, session.post(f"{node.url}/v1/completions", json=body) as response:
+        assert response.status == 200, await response.text()
+
+
+async def test_an_idle_node_tunes_itself(tuning_node: Callable[[Sequence[str]], Awaitable[Node]]) -> None:
+    node = await tuning_node(DONE)
+    assert tuning(node) == "waiting"
+    await until(lambda: tuning(node) == "done")
+    await complete(node)
+
+
+async def test_a_request_comes_before_tuning(tuning_node: Callable[[Sequence[str]], Awaitable[Node]]) -> None:
+    node = await tuning_node(WAITS)
+    await until(lambda: tuning(node) == "running" and node._auto_tune._process is not None)
+    process = node._auto_tune._process
+    assert process.returncode is None
+    await complete(node)
+    await until(lambda: tuning(node) == "interrupted")
+    assert process.returncode == -signal.SIGKILL
+
+
+async def test_a_node_that_stops_takes_its_tuning_along(
+    tuning_node: Callable[[Sequence[str]], Awaitable[Node]],
+) -> None:
+    node = await tuning_node(WAITS)
+    await until(lambda: tuning(node) == "running" and node._auto_tune._process is not None)
+    await node.stop()
+    assert node._auto_tune._process.returncode == -signal.SIGKILL
+
+
+async def test_a_node_that_is_given_no_command_never_tunes_itself(start_node: Start, echo_node: Node) -> None:
+    assert tuning(echo_node) == "off"
+    assert Node(settings(engine_kind="echo"), DONE)._tuning == ()
+
+
+async def test_a_variant_is_served_under_its_model_s_name(start_node: Start, tmp_path: Path) -> None:
+    model, variant = tiny_model.write(tmp_path / "tiny.gguf"), tiny_model.write(tmp_path / "other.gguf", seed=2)
+    node = await start_node(model_name=model, model_variant=variant, engine_threads=1, engine_slots=2)
+    assert node.model.info.id == "tiny"
+    assert node.status()["tuning"] == {"variant": "other.gguf", "auto": "off"}
+    with pytest.raises(ModelFileError, match=r"none\.gguf"):
+        Node(settings(model_name=model, model_variant=tmp_path / "none.gguf"))

@@ -24,8 +24,9 @@ from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.fleet import profiles
 from node.machine.cpu import cpu_name, usable_cores
-from node.models.weights import locate
+from node.models.weights import served
 from node.settings import Settings, home
+from node.tuning import tuned
 
 _ABOUT = """\
 Measure a node on this machine, with the model and the threads that it would serve with. Every benchmark starts a node
@@ -179,7 +180,8 @@ def _settings(args: argparse.Namespace) -> tuple[Settings, list[str]]:
         raise SettingsError(f"--set takes KEY=VALUE, not `{wrong[0]}`.")
     profile = profiles.in_use()  # the node that is started uses it as well
     layer = profile.layer if profile else None
-    return layers.load(flags=dict(change.split("=", 1) for change in changes), profile=layer), changes
+    flags = dict(change.split("=", 1) for change in changes)
+    return layers.load(flags=flags, profile=layer, tuned=tuned.layer), changes
 
 
 async def _engine(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
@@ -191,7 +193,7 @@ async def _engine(args: argparse.Namespace, settings: Settings, changes: list[st
     if args.rounds:
         first = dataclasses.replace(first, rounds=args.rounds)
         second = dataclasses.replace(second, rounds=args.rounds)
-    with BareLoop(settings.engine, locate(settings.model.name)) as bare:
+    with BareLoop(settings.engine, served(settings.model)) as bare:
         async with NodeProcess(changes) as node, Client(node.url) as client:
             steps = Steps("measurements")
             cost = engine.Throughput(bare, node, client, first, steps.next)

@@ -16,6 +16,8 @@ from node.models import catalog, weights
 from node.models.catalog import Catalog, Entry
 from node.models.download import Report
 from node.models.pull import pull
+from node.tuning import tuned
+from node.tuning.tuned import Tuned, Weights
 
 _ABOUT = """\
 List, fetch, check and delete the files that models are made of.
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         case "pull":
             return _pull(known.find(args.name) if args.name else known.default)
         case "verify":
-            return _verify(_to_verify(known, args.name), args.json)
+            return _verify(_to_verify(known, args.name), args.json, tuned.of(args.name) if args.name else tuned.read())
         case "remove":
             return _remove(known.find(args.name))
         case _:
@@ -80,11 +82,18 @@ def _list(known: Catalog, as_json: bool) -> int:
     else:
         print(table(known.entries, [_state(entry) for entry in known.entries], _columns()))
         print(f"\n* the default\nWeights: {weights.folder()}\nYour own models: {catalog.own_file()}")
+        if (found := tuned.read()) and found.weights:
+            size = amount(found.weights.bytes)
+            print(f"Tuned: {found.model} is served as {found.weights.form}, {size}: {_variant(found)}")
     return 0
 
 
+def _variant(found: Tuned) -> str:
+    return str(tuned.variant_path(found.weights)) if found.weights else ""
+
+
 def _described(entry: Entry) -> dict[str, str | int | bool | None]:
-    installed = weights.installed(entry)
+    installed, found = weights.installed(entry), tuned.of(entry.id)
     return {
         "id": entry.id,
         "description": entry.description,
@@ -95,6 +104,7 @@ def _described(entry: Entry) -> dict[str, str | int | bool | None]:
         "default": entry.default,
         "installed": installed,
         "path": str(weights.path_of(entry)) if installed else None,
+        "tuned_path": _variant(found) or None if found else None,
     }
 
 
@@ -137,12 +147,14 @@ def _to_verify(known: Catalog, name: str | None) -> list[Entry]:
     return [entry for entry in known.entries if weights.installed(entry)]
 
 
-def _verify(entries: Sequence[Entry], as_json: bool) -> int:
+def _verify(entries: Sequence[Entry], as_json: bool, made: Tuned | None) -> int:
     problems = {entry.id: _problem(entry) for entry in entries}
+    if made and made.weights:
+        problems[f"{made.model} as {made.weights.form}"] = _variant_problem(made.weights)
     if as_json:
         found = [{"id": name, "ok": not error, "problem": _said(error)} for name, error in problems.items()]
         print(json.dumps(found, indent=2))
-    elif not entries:
+    elif not problems:
         print("No model is installed; fetch one with: outpost models pull", file=sys.stderr)
     else:
         for name, error in problems.items():
@@ -163,8 +175,15 @@ def _problem(entry: Entry) -> ModelFileError | None:
     return None
 
 
+def _variant_problem(variant: Weights) -> ModelFileError | None:
+    said = tuned.damage(variant)
+    return ModelFileError(f"{said}.", hint="`outpost tune --apply` makes it again.") if said else None
+
+
 def _remove(entry: Entry) -> int:
     freed = weights.remove(entry)
+    if tuned.of(entry.id):
+        freed += tuned.clear()  # a variant of what is gone is of no use
     print(f"{entry.id} is removed; {amount(freed)} are free again.")
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from node import layers
@@ -17,6 +18,7 @@ from node.fleet.verify import refuse_other_model
 from node.machine import hardware
 from node.machine.gpu import load_nvml
 from node.runtime import Node
+from node.tuning import auto, tuned
 
 _SHORT = {
     "host": ("server.host", "ADDRESS", "address to listen on"),
@@ -56,8 +58,18 @@ def add_settings_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_settings(args: argparse.Namespace, profile: Profile | None = None) -> settings_module.Settings:
-    """Settings from all layers, with the flags of `add_settings_flags` on top."""
+def load_settings(
+    args: argparse.Namespace,
+    profile: Profile | None = None,
+    tuned: Callable[[settings_module.Settings], layers.Tree] | None = None,
+) -> settings_module.Settings:
+    """Settings from all layers, with the flags of `add_settings_flags` on top and `tuned` below them."""
+    flags = settings_flags(args)
+    return layers.load(args.config, flags=flags, profile=profile.layer if profile else None, tuned=tuned)
+
+
+def settings_flags(args: argparse.Namespace) -> dict[str, str]:
+    """What the flags of `add_settings_flags` say, as "section.key" and text. Raises SettingsError."""
     flags = {key: str(value) for flag, (key, *_) in _SHORT.items() if (value := getattr(args, flag)) is not None}
     if args.link:
         flags["link.enabled"] = "true"
@@ -66,7 +78,7 @@ def load_settings(args: argparse.Namespace, profile: Profile | None = None) -> s
         if not equals:
             raise SettingsError(f"--set takes KEY=VALUE, not `{pair}`.")
         flags[key] = value
-    return layers.load(args.config, flags=flags, profile=profile.layer if profile else None)
+    return flags
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,12 +86,19 @@ def run(args: argparse.Namespace) -> int:
     from node import log
 
     profile = profiles.chosen(args.profile)
-    settings = load_settings(args, profile)
-    log.configure(settings.log.level)
+    log.configure(load_settings(args, profile).log.level)  # first, for the tuned layer says whether it counts
+    settings = load_settings(args, profile, tuned.layer)
     if profile:
         _check_profile(profile, settings)
-    asyncio.run(Node(settings).serve_until_signal(_announce))
+    asyncio.run(Node(settings, auto.command(_repeated(args))).serve_until_signal(_announce))
     return 0
+
+
+def _repeated(args: argparse.Namespace) -> list[str]:
+    """The flags by which another verb gets the same settings."""
+    flags = [("--config", args.config), ("--profile", args.profile)]
+    named = [word for flag, value in flags if value for word in (flag, str(value))]
+    return named + [word for key, value in settings_flags(args).items() for word in ("--set", f"{key}={value}")]
 
 
 def _check_profile(profile: Profile, settings: settings_module.Settings) -> None:

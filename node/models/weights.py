@@ -97,6 +97,11 @@ def locate(name: str) -> Path:
     return path_of(entry)
 
 
+def served(model: settings.Model) -> Path:
+    """The file to load: another form of the model where one is set, else the model's own. Raises ModelFileError."""
+    return _checked_path(Path(model.variant).expanduser()) if model.variant else locate(model.name)
+
+
 def not_installed(entry: Entry) -> ModelFileError:
     """The error for weights that were never fetched."""
     return ModelFileError(f"The model {entry.id} is not installed.", hint=f"outpost models pull {entry.id}")

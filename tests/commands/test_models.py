@@ -10,6 +10,8 @@ import pytest
 from node.commands import models
 from node.errors import ModelFileError, NodeError, SettingsError
 from node.models import catalog, weights
+from node.tuning import tuned
+from tests.tuning.test_tuned import put
 
 CONTENT = b"weights" * 100_000
 
@@ -83,6 +85,7 @@ def test_list_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         "default": False,
         "installed": False,
         "path": None,
+        "tuned_path": None,
     }
 
 
@@ -182,3 +185,36 @@ def test_a_narrow_terminal_still_gets_a_table() -> None:
 
 def test_the_data_directory_is_the_one_of_the_test(home: Path) -> None:
     assert weights.folder() == home / "models"
+
+
+def test_a_tuned_variant_is_shown_verified_and_goes_with_its_model(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outpost("pull", "tiny")
+    put(home, home / "models" / "tiny.gguf", model="tiny")
+    (variant,) = tuned.variants()
+    capsys.readouterr()
+    outpost("list")
+    assert f"Tuned: tiny is served as Q8_0, 9.0 kB: {variant}" in capsys.readouterr().out
+    outpost("list", "--json")
+    found = {model["id"]: model for model in json.loads(capsys.readouterr().out)}
+    assert found["tiny"]["tuned_path"] == str(variant)
+    for words in (("verify",), ("verify", "tiny")):
+        assert outpost(*words) == 0
+        assert capsys.readouterr().out == "tiny: whole\ntiny as Q8_0: whole\n"
+    variant.write_bytes(b"A" + variant.read_bytes()[1:])
+    assert outpost("verify") == 1
+    assert "outpost tune --apply" in capsys.readouterr().out
+    assert outpost("remove", "tiny") == 0
+    assert capsys.readouterr().out == "tiny is removed; 709.0 kB are free again.\n"
+    assert not variant.exists()
+    assert tuned.read() is None
+
+
+def test_another_model_s_variant_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outpost("pull", "tiny")
+    put(home, home / "models" / "tiny.gguf", model="gemma-3-270m")
+    assert outpost("verify", "tiny") == 0
+    outpost("remove", "tiny")
+    assert len(list(tuned.variants())) == 1
+    assert "Tuned: gemma-3-270m" not in capsys.readouterr().out

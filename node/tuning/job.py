@@ -1,0 +1,136 @@
+"""One tuning from settings to `tuned.toml`: what `outpost tune` does, and a node by itself when it is idle."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.errors import ModelFileError, SettingsError
+from node.fleet.footprint import footprint
+from node.machine.cpu import allowed_cpus, features, usable_cores
+from node.machine.memory import memory
+from node.models import gguf, weights
+from node.settings import Engine, Settings
+from node.tuning import tuned
+from node.tuning.fingerprint import machine, sketch
+from node.tuning.lab import Lab
+from node.tuning.tune import Limits, Report, Row, Space, Tell, Tuner
+from node.tuning.tuned import Gains, Tuned
+
+_WEIGHTS = {"weights", "packed copy"}  # the parts of a footprint that depend on the form
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a figure is measured, how many turns a trial and the last run have, and the most that all may take."""
+
+    seconds: float
+    pairs: int
+    rounds: int
+    most_s: float
+
+
+FULL = Pace(seconds=0.7, pairs=2, rounds=5, most_s=86_400.0)
+QUICK = Pace(seconds=0.4, pairs=1, rounds=3, most_s=75.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be tuned: settings without the tuned layer, the operator's own keys, the model's own file."""
+
+    settings: Settings
+    fixed: frozenset[str]
+    source: Path
+    space: Space
+
+
+def prepare(settings: Settings, chosen: frozenset[str]) -> Job:
+    """Look at model and machine; `chosen` are the keys that stay. Raises OperatorError where nothing can be tuned."""
+    if settings.engine.kind != "llama":
+        raise SettingsError(f"The {settings.engine.kind} engine has nothing to tune; engine.kind must be llama.")
+    if settings.model.variant:
+        raise SettingsError("model.variant is set by hand, so that tuning has nothing to choose.")
+    source = weights.locate(settings.model.name)
+    header = gguf.read(source)
+    room = _room(header, settings.engine)
+    if room is not None and header.file_bytes > room:
+        raise ModelFileError(
+            f"Tuning loads the model beside what runs, but only {max(room, 0) / 1e6:,.0f} MB of memory are free "
+            f"for its {header.file_bytes / 1e6:,.0f} MB of weights.",
+            hint="Stop the node or other programs first.",
+        )
+    fixed = frozenset(key.removeprefix("engine.") for key in chosen if key.startswith("engine."))
+    space = Space(
+        base=settings.engine,
+        shipped=header.quantization,
+        parameters=header.parameters,
+        bytes=header.file_bytes,
+        room=room,
+        cores=len(allowed_cpus()),
+        threads=usable_cores(),
+        fixed=fixed,
+    )
+    return Job(settings, fixed, source, space)
+
+
+def _room(header: gguf.Summary, engine: Engine) -> int | None:
+    """The most that weights may take: half of what cache and buffers leave, for llama.cpp may pack a second copy."""
+    free = memory().available
+    if free is None:
+        return None
+    need = footprint(header, engine, engine.threads or usable_cores(), features())
+    return (free - sum(part.bytes for part in need.parts if part.name not in _WEIGHTS)) // 2
+
+
+def run(job: Job, pace: Pace, tell: Tell, *, keep: bool) -> Report:
+    """Measure; with `keep` write down what came out. The caller holds `lab.alone`. Raises NodeError, OSError."""
+    tune = job.settings.tune
+    limits = Limits(
+        max_kl=tune.max_kl,
+        min_agreement=tune.min_agreement,
+        min_gain=tune.min_gain,
+        budget_s=min(tune.budget_s, pace.most_s),
+        pairs=pace.pairs,
+        rounds=pace.rounds,
+    )
+    lab = Lab(job.space.base, job.source, job.space.parameters, job.space.threads, pace.seconds)
+    report = Tuner(job.space, limits, lab, tell).run()
+    if keep:
+        tuned.write(_keep(job, lab, report.winner))
+    return report
+
+
+def _keep(job: Job, lab: Lab, winner: Row | None) -> Tuned:
+    """The document, with the winner's file in its place; without a winner it says that there is none."""
+    found = Tuned(
+        made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        model=job.settings.model.name,
+        source=sketch(job.source),
+        machine=machine(),
+    )
+    if winner is None or winner.ratio is None or winner.quality is None:
+        return found
+    variant, ratio, quality = winner.variant, winner.ratio, winner.quality
+    file = None
+    if variant.form:
+        target = weights.folder() / tuned.variant_name(job.source, variant.form)
+        lab.keep(variant.form, target)
+        file = tuned.described(target, variant.form)
+    gains = Gains(
+        decode=round(ratio.decode, 3),
+        prefill=round(ratio.prefill, 3),
+        streams=round(ratio.streams, 3),
+        kl=round(quality.kl, 5),
+        agreement=round(quality.agreement, 4),
+    )
+    engine = variant.differences(job.space.base)
+    return Tuned(
+        made=found.made,
+        model=found.model,
+        source=found.source,
+        machine=found.machine,
+        weights=file,
+        gains=gains,
+        engine=engine,
+    )

@@ -1,0 +1,250 @@
+"""The search: try variants in pairs with the best so far, keep what is better and passes the gate, confirm the winner.
+
+1. Forms of the weights, each in turns with the file as shipped. Speed is looked at first, because it is cheap: only
+   what beats the best so far goes to the gate.
+2. One engine setting after the other, in turns with the best so far. Where it changes what the model says, the gate
+   sees the whole combination.
+3. The finalists run against the file as shipped again, all in turns, in more rounds, and only these figures count. They
+   are the best form by itself and the best of all: where a setting only seemed to help, the form still wins. If a
+   finalist is under the least gain, or any of its figures is a loss, it does not win; if none does, the report says so.
+
+The order changes from round to round: whatever else the machine does, hits all sides. The time is bounded: what no time
+was left for is in the report as such.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from node.errors import NodeError
+from node.settings import Engine
+from node.tuning.gate import Quality
+from node.tuning.variants import AS_SHIPPED, FLOOR, NOISE, Speed, Variant, changed, forms, median, ratio, steps
+
+Verdict = Literal["shipped", "best", "better", "slower", "refused", "failed", "skipped"]
+Tell = Callable[[str, int, int], None]  # what is being done, trials done, trials in all as far as is known
+_STEPS = 6  # settings that are likely to be tried; only the progress bar asks
+
+
+class Bench(Protocol):
+    """What variants are made and measured with; `Lab` is the real one. All raise NodeError."""
+
+    def make(self, form: str) -> int:
+        """Have the weights in this form; gives the file's bytes."""
+
+    def drop(self, form: str) -> None:
+        """The form is not needed any more."""
+
+    def speed(self, variant: Variant) -> Speed:
+        """Measure it once."""
+
+    def quality(self, variant: Variant) -> Quality:
+        """Compare what it says with the file as shipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What the model and the machine allow: see `variants.forms` and `variants.steps`."""
+
+    base: Engine
+    shipped: str
+    parameters: int
+    bytes: int
+    room: int | None
+    cores: int
+    threads: int
+    fixed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a variant may win, and how long to look; `pairs` and `rounds` are turns of a trial and of the last run."""
+
+    max_kl: float
+    min_agreement: float
+    min_gain: float
+    budget_s: float
+    pairs: int = 2
+    rounds: int = 5
+
+
+@dataclass(slots=True)
+class Row:
+    """One variant in the report. Ratios are over the file as shipped."""
+
+    variant: Variant
+    verdict: Verdict
+    why: str = ""
+    ratio: Speed | None = None
+    quality: Quality | None = None
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What came out. `winner` is confirmed, else `why` says why there is none; speeds are tokens/s in the last run."""
+
+    rows: list[Row] = field(default_factory=list)
+    winner: Row | None = None
+    why: str = ""
+    shipped_speed: Speed | None = None
+    winner_speed: Speed | None = None
+    seconds: float = 0.0
+
+
+class Tuner:
+    """One run over a space."""
+
+    def __init__(
+        self, space: Space, limits: Limits, bench: Bench, tell: Tell, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._space, self._limits, self._bench, self._tell = space, limits, bench, tell
+        self._clock, self._began = clock, clock()
+        self._turns = 0
+        self._turning_s = 0.0
+        self._qualities: dict[tuple[str, str, str], Quality] = {}
+        self._shipped = Variant(AS_SHIPPED, space.base)
+        self._best = Row(self._shipped, "shipped", ratio=Speed(1, 1, 1), bytes=space.bytes)
+        self._report = Report([self._best])
+        self._planned = _STEPS
+
+    def run(self) -> Report:
+        """Search, confirm, report. Raises NodeError only where the file as shipped itself cannot be run."""
+        self._say(self._shipped, "measuring")
+        self._first = self._turn(self._shipped)
+        self._try_forms()
+        self._best_form = self._best
+        self._try_settings()
+        self._confirm()
+        self._report.seconds = self._clock() - self._began
+        return self._report
+
+    def _try_forms(self) -> None:
+        space = self._space
+        found = forms(space.shipped, space.parameters, space.room)
+        self._planned += len(found)
+        for form, obstacle in found.items():
+            variant = Variant(form, space.base)
+            if obstacle:
+                self._report.rows.append(Row(variant, "skipped", obstacle))
+                continue
+            before = self._best.variant.form
+            self._try(variant, self._shipped, Speed(1, 1, 1))
+            self._bench.drop(before if self._best.variant.form == form else form)
+
+    def _try_settings(self) -> None:
+        """What is a gain stays; the next setting is tried on top of it."""
+        tried: set[str] = set()
+        while left := [step for step in self._steps() if step[0] not in tried]:
+            key, values = left[0]
+            tried.add(key)
+            for value in values:
+                best = self._best
+                self._try(changed(best.variant, key, value), best.variant, best.ratio or Speed(1, 1, 1))
+
+    def _steps(self) -> list[tuple[str, list[int | str]]]:
+        space, speed = self._space, self._first.times(self._best.ratio or Speed(1, 1, 1))
+        return steps(self._best.variant.engine, space.cores, space.threads, speed, space.fixed)
+
+    def _try(self, variant: Variant, rival: Variant, scale: Speed) -> None:
+        """Measure against a rival, whose own ratio is `scale`; what is better and good enough is the best."""
+        row = Row(variant, "skipped", "no time was left")
+        self._report.rows.append(row)
+        if not self._has_time_for(2 * self._limits.pairs):
+            return
+        try:
+            row.bytes = self._bench.make(variant.form) if variant.form else self._space.bytes
+            self._say(variant, "measuring")
+            row.ratio = ratio(*self._take_turns([rival, variant], self._limits.pairs)).times(scale)
+            self._judge(row)
+        except NodeError as error:
+            row.verdict, row.why = "failed", error.message
+
+    def _judge(self, row: Row) -> None:
+        row.verdict, row.why = "slower", self._too_slow(row.ratio or Speed(0, 0, 0))
+        if row.why:
+            return
+        row.quality = self._quality(row.variant)
+        row.verdict, row.why = "refused", row.quality.refusal(self._limits.max_kl, self._limits.min_agreement)
+        if row.why:
+            return
+        if self._best.verdict == "best":
+            self._best.verdict, self._best.why = "better", f"{row.variant.label(self._space.base)} is better still"
+        row.verdict, self._best = "best", row
+
+    def _too_slow(self, ratio: Speed) -> str:
+        """Why it cannot be the best, by its ratios over the shipped file; "" where it can."""
+        if ratio.least < FLOOR:
+            return f"{ratio.worst} at {ratio.least:.2f} x is a loss"
+        best = self._best.ratio or Speed(1, 1, 1)
+        if ratio.score < best.score * (1 + NOISE):
+            return f"score {ratio.score:.2f} does not beat {best.score:.2f}"
+        return ""
+
+    def _quality(self, variant: Variant) -> Quality:
+        """Threads and batches leave the words alone: the same arithmetic is judged once."""
+        key = variant.form, variant.engine.kv_type, variant.engine.flash_attention
+        if key not in self._qualities:
+            self._say(variant, "comparing what it says")
+            self._qualities[key] = self._bench.quality(variant)
+        return self._qualities[key]
+
+    def _confirm(self) -> None:
+        """The last run: finalists against the file as shipped."""
+        report = self._report
+        finalists = [row for row in (self._best, self._best_form) if row.variant != self._shipped]
+        if not finalists:
+            report.why = "No variant was faster within the quality limits."
+            return
+        if finalists[0] is finalists[-1]:
+            finalists = finalists[:1]
+        self._say(self._best.variant, "the last run")
+        shipped, *speeds = self._take_turns([self._shipped, *(row.variant for row in finalists)], self._limits.rounds)
+        for row, own in zip(finalists, speeds, strict=True):
+            row.ratio = ratio(shipped, own)
+            row.verdict, row.why = "slower", self._too_little(row.ratio)
+        good = [(row, own) for row, own in zip(finalists, speeds, strict=True) if not row.why]
+        if not good:
+            report.why = finalists[0].why
+            return
+        report.winner, own = max(good, key=lambda pair: pair[0].ratio.score if pair[0].ratio else 0.0)
+        report.shipped_speed, report.winner_speed = median(shipped), median(own)
+        for row, _ in good:
+            row.verdict, row.why = "better", f"{report.winner.variant.label(self._space.base)} is better still"
+        report.winner.verdict, report.winner.why = "best", ""
+
+    def _too_little(self, found: Speed) -> str:
+        """Why a finalist does not win; "" where it may."""
+        if found.least < FLOOR:
+            return f"in the last run {found.worst} was {found.least:.2f} x: a loss"
+        if found.score < self._limits.min_gain:
+            return f"in the last run the score was {found.score:.2f}, under {self._limits.min_gain:g}"
+        return ""
+
+    def _take_turns(self, variants: Sequence[Variant], rounds: int) -> list[list[Speed]]:
+        """The speeds of each, a round after the other."""
+        speeds: list[list[Speed]] = [[] for _ in variants]
+        for number in range(rounds):
+            turns = list(zip(variants, speeds, strict=True))
+            for variant, own in turns if number % 2 == 0 else reversed(turns):
+                own.append(self._turn(variant))
+        return speeds
+
+    def _turn(self, variant: Variant) -> Speed:
+        began = self._clock()
+        speed = self._bench.speed(variant)
+        self._turns += 1
+        self._turning_s += self._clock() - began
+        return speed
+
+    def _has_time_for(self, turns: int) -> bool:
+        """Whether so many turns, and the last run after them, end within the budget."""
+        needed = (turns + 3 * self._limits.rounds) * self._turning_s / self._turns
+        return self._clock() - self._began + needed <= self._limits.budget_s
+
+    def _say(self, variant: Variant, what: str) -> None:
+        done = len(self._report.rows) - 1
+        self._tell(f"{variant.label(self._space.base)}: {what}", done, max(self._planned, done + 1))
