@@ -26,6 +26,7 @@ from node.commands.doctor_node import (
     check_port,
     check_python,
     check_settings,
+    check_tuning,
 )
 from node.commands.doctor_table import Check, table, verdict
 from node.commands.progress import amount
@@ -81,6 +82,8 @@ def examine(machine: Hardware) -> Iterator[Check]:
         threads = known.engine.threads or machine.usable_cores
         gpu = fit.gpu_use(known.engine, machine.gpus, offloads=library.gpu)
         yield check_memory(footprint(header, known.engine, threads, machine.features, gpu), machine.memory)
+        if known.engine.kind == "llama":
+            yield check_tuning(known)
     yield asyncio.run(check_port(known))
     yield check_clock(time.time())
 

@@ -20,6 +20,8 @@ from node.machine.hardware import disk_free
 from node.machine.memory import Memory
 from node.models import gguf, weights
 from node.settings import Settings
+from node.tuning import tuned
+from node.tuning.variants import WEIGHTS
 
 _LEAST_PYTHON = (3, 11)
 _NOT_BEFORE = 1_767_225_600.0  # 2026-01-01: older than this program
@@ -89,6 +91,28 @@ def check_memory(need: Footprint, memory: Memory) -> Check:
     if memory.available is not None and need.total > memory.available:
         return Check("memory", "warn", f"{amount(memory.available)} is free; {needed}", "Stop other programs.")
     return Check("memory", "ok", f"enough; {needed}")
+
+
+def check_tuning(known: Settings) -> Check:
+    """Is the model served in the form that is fastest here?"""
+    if not known.tune.use or known.model.variant:
+        return Check("tuning", "ok", "not used; the settings say which file is served")
+    found, apply = tuned.of(known.model.name), "outpost tune --apply"
+    if found is None:
+        idle = "; a node does it by itself when it is idle" if known.tune.auto else ""
+        return Check("tuning", "ok", f"not done yet: `{apply}` finds the fastest form of the model{idle}")
+    try:
+        reason = tuned.difference(found, known.model.name) or tuned.damage(found.weights)
+    except (NodeError, OSError) as error:
+        reason = str(error)
+    if reason:
+        return Check("tuning", "warn", f"does not count any more: {reason}", f"Do it again: {apply}")
+    form = [found.weights.form] if found.weights else []
+    words = form + [f"{key} {value}" for key, value in found.engine.items()]
+    if not words or found.gains is None:
+        return Check("tuning", "ok", "done; the model as shipped is the fastest here")
+    gains = ", ".join(f"{name} {getattr(found.gains, name):.2f} x" for name in WEIGHTS)
+    return Check("tuning", "ok", f"served as {', '.join(words)}: {gains}")
 
 
 async def check_port(known: Settings) -> Check:

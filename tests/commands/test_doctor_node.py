@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from node.commands import doctor_node
@@ -14,8 +15,10 @@ from node.commands.doctor_table import Check
 from node.fleet import profiles
 from node.fleet.footprint import Footprint, Part
 from node.machine.memory import Memory
-from node.settings import Engine, Model, Server, Settings
+from node.settings import Engine, Model, Server, Settings, Tune
+from node.tuning import tuned
 from tests.test_client import free_port, refuse, serving
+from tests.tuning.test_tuned import put
 
 MIB = 1 << 20
 
@@ -114,6 +117,35 @@ def test_memory() -> None:
 
 def known(port: int, **more: Any) -> Settings:
     return Settings(server=Server(port=port, **more))
+
+
+def test_tuning(tmp_path: Path) -> None:
+    home, model = tmp_path / "home", tmp_path / "model.gguf"
+    home.mkdir()
+    model.write_bytes(b"as shipped" * 1000)
+    known = Settings(model=Model(name=str(model)))
+
+    def check(settings: Settings = known) -> Check:
+        return doctor_node.check_tuning(settings)
+
+    assert "by itself when it is idle" in check().found
+    by_hand = Settings(model=Model(name=str(model)), tune=Tune(auto=False))
+    assert check(by_hand).found == "not done yet: `outpost tune --apply` finds the fastest form of the model"
+    made = put(home, model)
+    said = "served as Q8_0, threads 1, kv_type q8_0: decode 1.20 x, prefill 2.40 x, streams 1.40 x"
+    assert check() == Check("tuning", "ok", said)
+    assert check(Settings(model=Model(name=str(model)), tune=Tune(use=False))).found.startswith("not used")
+    tuned.write(msgspec.structs.replace(made, machine=msgspec.structs.replace(made.machine, cores=99)))
+    assert check().state == "warn"
+    assert "cores was 99" in check().found
+    tuned.write(made)
+    next(tuned.variants()).unlink()
+    assert check().found.endswith("is missing")
+    assert check().remedy == "Do it again: outpost tune --apply"
+    put(home, model, weights=None, gains=None, engine={})
+    assert check() == Check("tuning", "ok", "done; the model as shipped is the fastest here")
+    model.unlink()
+    assert "There is no file" in check().found
 
 
 async def test_a_port_that_is_free() -> None:
