@@ -108,6 +108,7 @@ def build(requirement: str, flags: str, kept: Path) -> None:
     log = kept.with_suffix(".log")
     say(f"compiling llama.cpp for this machine, once (2 to 10 minutes); log: {log}")
     command = [str(PYTHON), "-m", "pip", "wheel", "-v", "--no-deps", "--no-binary", "llama-cpp-python", "-w", str(work)]
+    command.append("--no-cache-dir")  # pip would hand out a wheel that it built before with other flags
     environment = {**os.environ, "CMAKE_ARGS": arguments}
     with (
         subprocess.Popen(
@@ -164,7 +165,7 @@ def llama_requirement(project: str) -> str:
 
 def build_key(requirement: str, flags: str, features: str, compiler_name: str) -> str:
     """What makes one build different from another, as a folder's name."""
-    text = "\n".join([requirement, flags, "lean 1", platform.machine(), features, compiler_name])
+    text = "\n".join([requirement, flags, "lean 2", platform.machine(), features, compiler_name])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

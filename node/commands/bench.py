@@ -19,7 +19,7 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
-from node.commands import bench_load, bench_memory
+from node.commands import bench_link, bench_load, bench_memory
 from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.fleet import profiles
@@ -122,6 +122,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     cost.add_argument("--rounds", type=_count, metavar="N", help="rounds of both kinds of stream (default: 5)")
     loaded = _add(benches, "load", "who gets what when more is asked than the node can do", bench_load.ABOUT, _load)
     bench_load.add_arguments(loaded)
+    lossy = _add(benches, "link", "what lost packets do to an answer over a link", bench_link.ABOUT, _link)
+    bench_link.add_arguments(lossy)
     taken = _add(benches, "memory", "how much memory it takes, against what is computed", bench_memory.ABOUT, _memory)
     bench_memory.add_arguments(taken)
     crowded = _add(benches, "contention", "what other busy processes cost", _CONTENTION, _contention)
@@ -223,6 +225,10 @@ async def _journal(args: argparse.Namespace, settings: Settings, changes: list[s
             turns = await journal.rates(client, plan, steps.next)
         waited = await journal.waits(Path(folder) / "waits.db", plan, steps.next)
     return Report("outpost bench journal", tuple(journal.figures(turns, waited)), _conditions(settings))
+
+
+async def _link(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    return Report("outpost bench link", await bench_link.measure(args), ("a simulated path, and a clock of its own",))
 
 
 async def _memory(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
