@@ -19,7 +19,7 @@ def test_one_cell_with_its_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "6 · 9.6 kbit/s: whole",
         "6 · 9.6 kbit/s: stall ratio",
     ]
-    header, row = csv.reader(file.open())
+    header, row = csv.reader(file.read_text().splitlines())
     assert header == ["row", "cell", "loss", "link", "eloquent", "floor"]
     assert row[:3] == ["6", "9.6 kbit/s", "0.05"]
 
