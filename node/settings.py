@@ -105,9 +105,11 @@ class Queue(Section, frozen=True):
     "who runs next: by level and score, as the load allows, or (fifo) in order of arrival and nothing else"
     default_level: Literal["critical", "interactive", "standard", "background"] = "standard"
     "level of requests that name none, where no quota file says: critical, interactive, standard or background"
-    preempt: Literal["critical", "interactive", "standard", "never"] = "critical"
-    "lowest level that pauses others below it when all slots are taken"
-    ageing_s: float = 60.0
+    preempt: Literal["critical", "interactive", "standard", "never"] = "interactive"
+    "lowest urgent level: it and those above pause the ones below when slots are missing"
+    displaces: int = 3
+    "slots that each running urgent request takes from the levels below, so that it and the next one are quick"
+    ageing_s: float = 120.0
     "seconds of waiting that outweigh one level"
     patience: float = 50.0
     "longest predicted wait to be let in for, in the level's longest promised waits (0.12, 0.3 and 0.8 s)"
@@ -277,6 +279,7 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("sampling", "repeat_penalty"): (0.01, 10),
     ("queue", "max_waiting"): (0, 100_000),
     ("queue", "max_bytes"): (1 << 20, 1 << 34),
+    ("queue", "displaces"): (1, 256),
     ("queue", "ageing_s"): (1, 86_400),
     ("queue", "patience"): (1, 1e6),
     ("queue", "sla_weight"): (0, 1),

@@ -43,10 +43,23 @@ class ServiceTime:
         """Until so many slots have become free, one after another: one does every mean_s / slots."""
         return max(0, turns) * self.mean_s / slots
 
-    def retry_after(self, turns: int, slots: int) -> int:
-        """The same as whole seconds that a client may be told."""
-        least, most = RETRY_AFTER_RANGE
-        return min(most, max(least, math.ceil(self.wait_s(turns, slots))))
+
+class Pace:
+    """How often one line moves while somebody waits in it, in seconds: higher levels that cut in show here."""
+
+    def __init__(self) -> None:
+        self._turn_s: float | None = None
+        self._moved = -math.inf
+
+    def moved(self, since: float, now: float) -> None:
+        """One got a slot that had waited `since`."""
+        passed = now - max(self._moved, since)
+        self._turn_s = passed if self._turn_s is None else self._turn_s + _SMOOTHING * (passed - self._turn_s)
+        self._moved = now
+
+    def wait_s(self, waiting: int, now: float) -> float:
+        """How long the next one would wait behind so many; 0 while nobody waits, or before it ever moved."""
+        return 0.0 if self._turn_s is None or not waiting else (waiting + 1) * max(self._turn_s, now - self._moved)
 
 
 class Door:
@@ -55,16 +68,17 @@ class Door:
     def __init__(self, max_waiting: int, max_bytes: int, patience: float) -> None:
         self._max_waiting, self._max_bytes, self._patience = max_waiting, max_bytes, patience
 
-    def check_room(self, share: float, waiting: int, waiting_bytes: int, size: int, retry_after: int) -> None:
+    def check_room(self, share: float, waiting: int, waiting_bytes: int, size: int, wait_s: float) -> None:
         """Room for one of `size` bytes, in the share of the room that its level may fill."""
         if waiting >= math.ceil(share * self._max_waiting):
             raise Overloaded(
-                f"All slots are busy and {waiting} requests wait already. Try again later.", retry_after=retry_after
+                f"All slots are busy and {waiting} requests wait already. Try again later.",
+                retry_after=retry_after(wait_s),
             )
         if waiting_bytes + size > share * self._max_bytes:
             raise Overloaded(
                 f"The {waiting} requests that wait take all the memory set aside for them. Try again later.",
-                retry_after=retry_after,
+                retry_after=retry_after(wait_s),
             )
 
     def check_wait(self, level: Level, ttl_s: float | None, wait_s: float) -> None:
@@ -74,8 +88,13 @@ class Door:
         if wait_s <= min(patience_s, math.inf if ttl_s is None else ttl_s):
             return
         worth = "its time to live" if ttl_s is not None and ttl_s < patience_s else f"what is worth it for {level}"
-        least, most = RETRY_AFTER_RANGE
         raise Overloaded(
             f"This request would wait about {math.ceil(wait_s)} s, longer than {worth}. Try again later.",
-            retry_after=min(most, max(least, math.ceil(wait_s))),
+            retry_after=retry_after(wait_s),
         )
+
+
+def retry_after(wait_s: float) -> int:
+    """As whole seconds that a client may be told."""
+    least, most = RETRY_AFTER_RANGE
+    return min(most, max(least, math.ceil(wait_s)))

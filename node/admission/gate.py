@@ -128,7 +128,7 @@ class Gate:
             felt = self.sensors.levels[level]
             levels[level] = {
                 "waiting": queue.waiting_at(level),
-                "expected_wait_s": queue.predicted_wait_s(level),
+                "expected_wait_s": queue.predicted_wait_s(level, now),
                 "wait_p95_s": felt.wait.percentile(0.95, now),
                 "ttft_p50_s": felt.ttft.percentile(0.5, now),
                 "ttft_p95_s": felt.ttft.percentile(0.95, now),

@@ -20,7 +20,8 @@ class Ticket:
     """One request in the queue's eyes. `rank` is its line, 0 first; `place` as `score` has it.
 
     `parked`: it began and lost its slot. `lags`: its reader does, so that it may not go on. `aged`: it ran before
-    those of a higher level, by its age. `ran_s` is how long it held a slot before `began`.
+    those of a higher level, by its age. `since` is when it came; `ran_s` how long it held a slot
+    before `began`.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Ticket:
     place: float
     deadline: float
     size: int
+    since: float
     session: tuple[str, str, str] | None = None
     state: State = "waiting"
     lags: bool = False
@@ -74,27 +76,27 @@ class Lane:
     """One line: those who lost their slot and may have it back, then those who never had one."""
 
     def __init__(self) -> None:
-        self._newcomers = Heap()
+        self._heap = Heap()
         self._returning: dict[str, Ticket] = {}
-        self._waiting = 0
+        self.newcomers = 0
 
     def __len__(self) -> int:
-        return self._waiting + len(self._returning)
+        return self.newcomers + len(self._returning)
 
     def add(self, ticket: Ticket) -> None:
         """It waits for a slot, its first or its next."""
         if ticket.state == "parked":
             self._returning[ticket.id] = ticket
         else:
-            self._newcomers.push(ticket.place, ticket)
-            self._waiting += 1
+            self._heap.push(ticket.place, ticket)
+            self.newcomers += 1
 
     def leave(self, ticket: Ticket, state: State) -> None:
         """It waits here no more, if it did, and is `state` instead."""
         was, ticket.state = ticket.state, state
         if was == "waiting":
-            self._waiting -= 1
-            self._newcomers.note_gone()
+            self.newcomers -= 1
+            self._heap.note_gone()
         else:
             self._returning.pop(ticket.id, None)  # one that lags was not in line
 
@@ -102,10 +104,10 @@ class Lane:
         """Whose turn it is."""
         if self._returning:
             return next(iter(self._returning.values()))
-        return self._newcomers.first()
+        return self._heap.first()
 
     def place(self) -> float:
         """The best place in it, infinite when nobody waits: the line moves up with whoever waits longest."""
-        newcomer = self._newcomers.first()
+        newcomer = self._heap.first()
         places = [ticket.place for ticket in self._returning.values()]
         return min(places + ([] if newcomer is None else [newcomer.place]), default=math.inf)

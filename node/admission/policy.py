@@ -23,6 +23,7 @@ def rules(queue: Queue) -> Rules:
             ageing_s=queue.ageing_s,
             patience=queue.patience,
             preempt=queue.preempt,
+            displaces=queue.displaces,
             max_waiting=queue.max_waiting,
             max_bytes=queue.max_bytes,
         )

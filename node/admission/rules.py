@@ -14,17 +14,20 @@ AGED_EVERY = 8  # of so many starts, one may go to a request that passes a highe
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """ValueError if absurd. `preempt` is the lowest level that may take others' slots.
+    """ValueError if absurd. `preempt` is the lowest level that may take others' slots: it and those above are urgent.
 
-    `ageing_s` of waiting outweigh one level; `patience` is the longest predicted wait that a newcomer is let in for, in
-    its level's maximum waits; `max_waiting` and `max_bytes` are the room to wait.
+    Each urgent request that runs takes `displaces` slots from the levels below: streams beside it make it slower, and
+    the slower it is, the fewer slots the next urgent one finds. `ageing_s` of waiting outweigh one level; `patience` is
+    the longest predicted wait that a newcomer is let in for, in its level's maximum waits; `max_waiting` and
+    `max_bytes` are the room to wait.
     """
 
     policy: Literal["levels", "fifo"] = "levels"
     weights: Weights = field(default_factory=Weights)
-    ageing_s: float = 60.0
+    ageing_s: float = 120.0
     patience: float = 50.0
-    preempt: Level | Literal["never"] = "critical"
+    preempt: Level | Literal["never"] = "interactive"
+    displaces: int = 3
     max_waiting: int = 64
     max_bytes: int = 64 << 20
 
@@ -32,6 +35,8 @@ class Rules:
         Score(self.weights, self.ageing_s)
         if not self.patience >= 1:
             raise ValueError(f"The queue's patience must be at least 1 maximum wait, not {self.patience:g}.")
+        if self.displaces < 1:
+            raise ValueError(f"A request takes at least 1 slot, not {self.displaces}.")
         if self.max_waiting < 0 or self.max_bytes < 0:
             raise ValueError("The queue's room to wait must not be negative.")
 
@@ -41,10 +46,13 @@ def wait_bound_s(rules: Rules, level: Level, slots: int, longest_s: float) -> fl
 
     From the first term on, no newcomer of any level has a better place. What has one then is what waits already, or
     runs and is parked again: at most `max_waiting` + 2 `slots`. Each AGED_EVERY starts serve one of them at least, and
-    in `longest_s` there are `slots` starts. Requests that wait for their own readers do not count.
+    in `longest_s` there are `slots` starts, or a `displaces`th of it where urgent requests keep the other slots free.
+    Requests that wait for their own readers do not count.
     """
     score = Score(rules.weights, rules.ageing_s)
     lead = score.lead_s("critical") - score.lead_s(level) + score.head_start_s("critical", 1, 1)
-    turns = 1 if rules.policy == "fifo" else AGED_EVERY
     ahead = rules.max_waiting + 2 * slots
-    return (0.0 if rules.policy == "fifo" else lead) + math.ceil(turns * (ahead + 1) / slots) * longest_s
+    if rules.policy == "fifo":
+        return math.ceil((ahead + 1) / slots) * longest_s
+    starts = slots if rules.preempt == "never" else max(1, slots // rules.displaces)
+    return lead + math.ceil(AGED_EVERY * (ahead + 1) / starts) * longest_s

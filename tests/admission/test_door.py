@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.admission.door import RETRY_AFTER_RANGE, SHARES, Door, ServiceTime
+from node.admission.door import RETRY_AFTER_RANGE, SHARES, Door, Pace, ServiceTime, retry_after
 from node.admission.score import LEVELS
 from node.errors import Overloaded
 
@@ -24,11 +24,22 @@ def test_service_time_follows_what_is_measured() -> None:
 
 
 def test_retry_after_is_whole_seconds_within_its_range() -> None:
-    service = ServiceTime()
-    assert service.retry_after(turns=2, slots=1) == 10
-    assert service.retry_after(turns=1, slots=4) == 2
-    assert service.retry_after(turns=0, slots=1) == RETRY_AFTER_RANGE[0]
-    assert service.retry_after(turns=9999, slots=1) == RETRY_AFTER_RANGE[1]
+    assert retry_after(9.2) == 10
+    assert retry_after(0.0) == RETRY_AFTER_RANGE[0]
+    assert retry_after(49_995.0) == RETRY_AFTER_RANGE[1]
+
+
+def test_a_pace_counts_only_the_time_that_somebody_waited() -> None:
+    pace = Pace()
+    assert pace.wait_s(3, 100.0) == 0, "it never moved"
+    pace.moved(since=100.0, now=102.0)
+    assert pace.wait_s(4, 102.0) == 10
+    assert pace.wait_s(0, 102.0) == 0
+    pace.moved(since=500.0, now=502.0)  # nobody waited in between
+    assert pace.wait_s(4, 502.0) == 10
+    pace.moved(since=400.0, now=503.0)
+    assert pace.wait_s(4, 503.0) == 5 * 1.8, "this one took its turn a second after the last"
+    assert pace.wait_s(4, 513.0) == 50, "a line that has stopped is told"
 
 
 def test_each_level_leaves_room_for_those_above() -> None:

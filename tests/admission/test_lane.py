@@ -12,7 +12,7 @@ from node.admission.lane import Heap, Lane, Ticket
 
 
 def ticket(id: str, place: float = 0.0) -> Ticket:
-    return Ticket(id, "standard", 2, place, math.inf, 100)
+    return Ticket(id, "standard", 2, place, math.inf, 100, 0.0)
 
 
 def test_a_heap_gives_the_smallest_and_of_equal_ones_the_earlier() -> None:

@@ -129,7 +129,7 @@ def test_no_time_to_live_means_now_or_never() -> None:
 
 
 def test_critical_takes_the_slot_of_the_lowest_that_began_last() -> None:
-    queue = queue_of(slots=4)
+    queue = queue_of(slots=4, displaces=1)
     for at, (name, level) in enumerate(
         [("s", "standard"), ("old", "background"), ("new", "background"), ("i", "interactive")]
     ):
@@ -158,7 +158,7 @@ def test_the_parked_come_back_before_newcomers_of_their_level() -> None:
 
 
 def test_only_so_many_are_parked() -> None:
-    queue = queue_of(slots=3, max_parked=1)
+    queue = queue_of(slots=3, max_parked=1, displaces=1)
     fill(queue, "a", "b", "c")
     assert fill(queue, "c1", level="critical").park == ("c",)
     assert fill(queue, "c2", level="critical") == Decision()
@@ -175,6 +175,48 @@ def test_who_may_preempt_is_a_rule() -> None:
             queue = queue_of(preempt=preempt)
             fill(queue, "b", level="background")
             assert bool(fill(queue, "x", level=level).park) == (level in parks), (preempt, level)  # type: ignore[arg-type]
+
+
+def test_an_urgent_request_takes_more_than_one_slot_from_those_below() -> None:
+    queue = queue_of(slots=8, displaces=3)
+    fill(queue, *"abcdefgh")
+    assert fill(queue, "u1", level="interactive", now=1.0) == Decision(park=("h", "g", "f"), start=("u1",))
+    assert fill(queue, "u2", level="critical", now=2.0) == Decision(park=("e", "d", "c"), start=("u2",))
+    queue.release("a", 3.0)
+    assert queue.decide(3.0) == Decision(resume=("h",)), "as many as before, the longest parked first"
+    assert (queue.running, queue.parked) == (4, 5)
+    assert fill(queue, "u3", level="critical", now=4.0) == Decision(park=("h", "b"), start=("u3",)), "never below none"
+    queue.release("u1", 5.0)
+    queue.release("u2", 5.0)
+    assert queue.decide(5.0) == Decision(resume=("g", "f", "e", "d", "c")), "5 beside one urgent request"
+    queue.release("u3", 6.0)
+    assert queue.decide(6.0) == Decision(resume=("h", "b"))
+
+
+def test_where_nobody_is_urgent_nothing_is_displaced() -> None:
+    queue = queue_of(slots=2, preempt="never", displaces=3)
+    assert fill(queue, "c", "d", level="critical").start == ("c", "d")
+    queue.release("c", 1.0)
+    assert fill(queue, "low", level="background", now=1.0).start == ("low",)
+    queue = queue_of(slots=2, preempt="critical", displaces=3)
+    fill(queue, "i", level="interactive")
+    assert fill(queue, "low", level="background").start == ("low",)
+
+
+def test_a_line_that_others_cut_into_tells_its_real_wait() -> None:
+    queue = queue_of(slots=1, max_waiting=100, preempt="never", patience=1e9)
+    fill(queue, "runs", "s0", "s1", "s2", "s3")
+    now, running = 0.0, "runs"
+    for number in range(40):  # three of four turns go to somebody above
+        queue.offer(request(f"i{number}", "interactive"), now)
+        now += 1.0
+        queue.release(running, now)
+        if number % 4 == 3:
+            queue.remove(f"i{number}")
+            queue.offer(request(f"s{number}x", "standard"), now)
+        (running,) = queue.decide(now).start
+    assert queue.predicted_wait_s("standard", now) == pytest.approx(20, rel=0.2), "4 wait before it, 4 s a turn"
+    assert queue.service.wait_s(5, 1) == pytest.approx(5, rel=0.2), "which their own turns do not tell"
 
 
 def test_a_lagging_reader_frees_its_slot_and_takes_it_back() -> None:
@@ -258,7 +300,7 @@ def test_a_newcomer_whose_wait_is_hopeless_is_refused_early() -> None:
         fill(queue, str(turn), now=0.0)
         queue.release(str(turn), 4.0)
     fill(queue, "runs", *(f"w{number}" for number in range(3)), level="interactive")
-    assert queue.predicted_wait_s("interactive") == pytest.approx(16.0, rel=0.02)
+    assert queue.predicted_wait_s("interactive", 4.0) == pytest.approx(16.0, rel=0.02)
     with pytest.raises(Overloaded, match="interactive") as refusal:  # 50 times 300 ms
         queue.offer(request("too long", "interactive"), 0.0)
     assert refusal.value.retry_after == 17
@@ -447,5 +489,7 @@ def test_decisions_keep_the_bounds_and_lose_nobody(steps: list[tuple[str, int, L
         assert len(those("runs")) <= queue.running <= 3
         assert queue.parked <= max_parked
         if queue.running < queue.limit:
-            assert not queue.waiting, "nobody waits beside a free slot"
+            urgent = queue.waiting_at("critical") + queue.waiting_at("interactive")
+            assert not urgent, "nobody urgent waits beside a free slot"
+            assert not queue.waiting or queue.running, "and nobody at all beside an idle engine"
         assert queue.decide(now) == Decision(), "one decision is enough"

@@ -16,6 +16,7 @@ from node.admission.score import LEVELS, Weights
         ({"ageing_s": 0.1}, "Ageing"),
         ({"patience": 0.5}, "patience"),
         ({"patience": math.nan}, "patience"),
+        ({"displaces": 0}, "at least 1 slot"),
         ({"max_waiting": -1}, "room"),
         ({"max_bytes": -1}, "room"),
     ],
@@ -28,7 +29,7 @@ def test_absurd_rules_are_refused(changes: dict[str, float], complaint: str) -> 
 def test_lower_levels_are_promised_less() -> None:
     bounds = [wait_bound_s(Rules(), level, 8, 10.0) for level in LEVELS]
     assert bounds == sorted(bounds)
-    assert bounds[3] - bounds[0] == pytest.approx(3 * 60)
+    assert bounds[3] - bounds[0] == pytest.approx(3 * 120)
 
 
 def test_the_bound_grows_with_what_may_wait_and_falls_with_slots() -> None:
@@ -37,6 +38,12 @@ def test_the_bound_grows_with_what_may_wait_and_falls_with_slots() -> None:
     assert wait_bound_s(rules, "background", 16, 10.0) < wait_bound_s(rules, "background", 8, 10.0)
     more = Rules(max_waiting=640)
     assert wait_bound_s(more, "background", 8, 10.0) > wait_bound_s(rules, "background", 8, 10.0)
+
+
+def test_slots_that_urgent_requests_keep_free_start_nobody() -> None:
+    alone = wait_bound_s(Rules(preempt="never"), "background", 8, 10.0)
+    assert alone == wait_bound_s(Rules(displaces=1), "background", 8, 10.0)
+    assert wait_bound_s(Rules(displaces=4), "background", 8, 10.0) > 3 * (alone - 3 * 120)
 
 
 def test_plain_fifo_ages_nobody() -> None:
