@@ -9,12 +9,14 @@ goes on in the next life, with its state.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,25 +25,20 @@ from aiohttp import web
 from node.admission import policy
 from node.admission.gate import Gate
 from node.admission.reception import Reception
-from node.engine.base import open_engine
+from node.engine.base import Engine, open_engine
 from node.engine.blocks import BlockStore
-from node.engine.library import llama
+from node.engine.power import Allowance, Look, look_at_machine, watch
 from node.engine.worker import Worker
-from node.errors import EngineFailed, SettingsError
-from node.fleet import fit
-from node.fleet.footprint import footprint
+from node.errors import EngineFailed, SettingsError, Unavailable
+from node.fleet.model_file import model_file
 from node.generation import Admission, Failed, Load, Model, Request, Sampling, TokenSource, Warmth
-from node.machine.cpu import features, usable_cores
-from node.machine.gpu import gpus
 from node.machine.memory import memory, resident
-from node.models import gguf
-from node.models.weights import served
 from node.prewarm.fingerprint import fingerprint
 from node.prewarm.history import History
 from node.prewarm.keeper import Keeper
 from node.prewarm.stock import Stock
 from node.server.app import STREAMS, create_app
-from node.settings import Engine, Settings, home
+from node.settings import Settings, home
 from node.store.db import Database
 from node.store.prefixes import PrefixStore
 from node.store.streams import StreamStore
@@ -67,24 +64,25 @@ class Node:
     source: TokenSource
     admission: Admission
 
-    def __init__(self, settings: Settings, tuning: Sequence[str] = ()) -> None:
+    def __init__(self, settings: Settings, tuning: Sequence[str] = (), look: Look = look_at_machine) -> None:
         self._settings = settings
         policy.rules(settings.queue)  # what is absurd is told before a model is loaded
         self._quotas = policy.quotas(settings)
         self._tuning = tuning if tuning and wanted(settings) else ()
         self._auto_tune: AutoTune | None = None
+        self._allowance, self._look = Allowance(settings.power), look
         prewarm = settings.prewarm
         states = BlockStore(prewarm.memory_bytes, shared=prewarm.share_between_tenants) if prewarm.enabled else None
         self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights, states))
         self._stock = Stock(states or BlockStore(0), self._worker.on_engine)
         self._keeper: Keeper | None = None
         self._reception: Reception | None = None
-        self._steering: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
         path = _database_file(settings)
         self._database = Database(path, _SYNC[settings.streams.durability]) if path else None
         self._store: StreamStore | None = None
-        self._name, self._weights = _model_file(settings)
+        self._name, self._weights = model_file(settings)
         self._decoded = False
         self.url = ""
 
@@ -119,7 +117,7 @@ class Node:
                 "variant": Path(self._settings.model.variant).name,
                 "auto": self._auto_tune.state if self._auto_tune else "off",
             },
-            "cpu": {"threads": engine.threads},
+            "cpu": {"threads": engine.threads, "allowed": self._allowance.most, "reason": self._allowance.reason},
         }
 
     async def start(self) -> None:
@@ -132,8 +130,7 @@ class Node:
         self._keeper = keeper = Keeper(self._settings.prewarm, self._worker, self._history(), self._stock)
         self._reception = Reception(keeper, self.model.info, self._settings, self._quotas, keeper.warm_share)
         self.admission, self.source = self._reception, self._reception.source
-        self._steering = asyncio.create_task(self._steer(self._reception))
-        self._steering.add_done_callback(_steering_ended)
+        self._begin(self._steer(self._reception))
         try:
             await keeper.start(_states_folder(self._settings), self._fingerprint)
             await self._listen(tls)
@@ -143,6 +140,8 @@ class Node:
             await self.stop(grace_s=0)
             raise
         self._tune_when_idle()
+        if self._allowance.wanted:
+            self._begin(self._watch_power())
         log.info("ready", extra={"url": self.url, "model": self.model.info.id, "engine": self.model.info.engine})
 
     async def stop(self, grace_s: float | None = None) -> None:
@@ -152,9 +151,9 @@ class Node:
             await self._auto_tune.stop()
         if self._reception is not None:
             await self._drain(self._reception.gate, grace_s)
-        if self._steering is not None:
-            self._steering.cancel()
-            await asyncio.gather(self._steering, return_exceptions=True)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         suspended = self._app[STREAMS].suspend() if self._runner is not None else []
         if self._keeper is not None:
             await self._keeper.stop(suspended)
@@ -163,6 +162,12 @@ class Node:
             await self._runner.cleanup()
         if self._database is not None:
             await self._database.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it until the node stops."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(_background_ended)
+        self._background.append(task)
 
     async def _drain(self, gate: Gate, grace_s: float) -> None:
         gate.close()
@@ -242,6 +247,16 @@ class Node:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls else 'http'}://{shown}:{port}"
 
+    async def _watch_power(self) -> None:
+        """Fewer threads on battery and in the heat, as the settings say."""
+
+        async def tell(most: int | None) -> None:
+            with contextlib.suppress(Unavailable):  # the engine has stopped
+                if not await self._worker.on_engine(lambda engine: _limit(engine, most)):
+                    log.warning("this engine's threads cannot be limited", extra={"engine": self.model.info.engine})
+
+        await watch(self._allowance, self._look, tell, time.monotonic)
+
     async def _decode_one_token(self) -> None:
         prompt = tuple(self.model.encode("Hello"))
         request = Request("warm-up", prompt, 1, sampling=Sampling(temperature=0), ignore_eos=True)
@@ -253,31 +268,15 @@ class Node:
         self._decoded = True
 
 
-def _steering_ended(task: asyncio.Task[None]) -> None:
+def _background_ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("the node is steered no more", exc_info=error)
+        log.error("a part of the node ended", exc_info=error)
 
 
-def _model_file(settings: Settings) -> tuple[str, Path | None]:
-    """The model's public name and its checked file; the echo engine needs none."""
-    if settings.engine.kind == "echo":
-        return "echo", None
-    weights = served(settings.model)
-    header = gguf.read(weights)  # a damaged file gets a better word here than llama.cpp has
-    _check_size(settings.engine, weights.name, header)
-    name = settings.model.name
-    return (Path(name).stem if name.endswith(".gguf") else name), weights
-
-
-def _check_size(engine: Engine, name: str, header: gguf.Summary) -> None:
-    """Refuse a model that can never fit; say so where it only does not fit now."""
-    there = memory()
-    use = fit.gpu_use(engine, gpus(), offloads=bool(llama().llama_supports_gpu_offload()))
-    need = footprint(header, engine, engine.threads or usable_cores(), features(), use)
-    if engine.oversize == "refuse":
-        fit.refuse_too_large(name, need, there)
-    if there.available is not None and need.total > there.available:
-        log.warning("less memory is free than the model may need", extra={"free": there.available, "need": need.total})
+def _limit(engine: Engine, most: int | None) -> bool:
+    if engine.cores is not None:
+        engine.cores.limit(most)
+    return engine.cores is not None
 
 
 def _database_file(settings: Settings) -> Path | None:

@@ -220,6 +220,13 @@ class Tune(Section, frozen=True):
     "least score (mean speed-up) that is worth a variant"
 
 
+class Power(Section, frozen=True):
+    battery_threads: int = 0
+    "most CPU threads on battery; 0 takes as many as on mains"
+    hot_threads: int = 0
+    "most CPU threads while this machine is so hot that it slows down, and a minute after; 0 takes as many as ever"
+
+
 class Log(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     "least severe records written"
@@ -238,6 +245,7 @@ class Settings(Section, frozen=True):
     prewarm: Prewarm = Prewarm()
     link: Link = Link()
     tune: Tune = Tune()
+    power: Power = Power()
     log: Log = Log()
 
 
@@ -254,6 +262,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "prewarm": Prewarm,
     "link": Link,
     "tune": Tune,
+    "power": Power,
     "log": Log,
 }
 
@@ -263,6 +272,8 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("server", "max_body_bytes"): (1024, 1 << 30),
     ("server", "keepalive_s"): (0.1, 300),
     ("server", "grace_s"): (0, 3600),
+    ("power", "battery_threads"): (0, 1024),
+    ("power", "hot_threads"): (0, 1024),
     ("engine", "slots"): (1, 127),
     ("engine", "context"): (0, 1 << 20),
     ("engine", "kv_tokens"): (0, 1 << 24),

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import socket
 import ssl
-import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -18,9 +17,10 @@ import trustme
 from node.client import Client, Done, TextDelta
 from node.errors import EngineFailed, ModelFileError, NodeError, SettingsError
 from node.generation import Service
+from node.machine.heat import Heat
+from node.machine.supply import Supply
 from node.runtime import Node
 from tests.conftest import settings
-from tests.models.support import PAIRS, gguf_bytes, pair
 from tests.support import tiny_model
 from tests.support.cable import until
 
@@ -169,18 +169,30 @@ async def test_a_bad_certificate_is_refused(tmp_path: Path) -> None:
         await node.start()
 
 
-async def test_a_model_larger_than_memory_is_refused_with_the_numbers(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = tmp_path / "large.gguf"
-    layers = pair("llama.block_count", 4, struct.pack("<I", 4000))
-    sizes = pair("llama.embedding_length", 4, struct.pack("<I", 1 << 20))
-    heads = pair("llama.attention.head_count", 4, struct.pack("<I", 1))
-    model.write_bytes(gguf_bytes((*PAIRS, layers, sizes, heads)))
-    with pytest.raises(ModelFileError, match=r"large.gguf needs more memory than there is: [\d,]+ MiB .*KV cache"):
-        Node(settings(model_name=str(model)))
-    Node(settings(model_name=str(model), engine_oversize="allow"))
-    assert "less memory is free than the model may need" in caplog.text
+@pytest.mark.model
+async def test_threads_follow_the_machine(weights: Path) -> None:
+    hot = Heat(slowed=("cpufreq is held back",))
+    node = Node(settings(power_hot_threads=1, engine_threads=2, engine_context=512), look=lambda: (hot, Supply()))
+    await node.start()
+    try:
+        async with asyncio.timeout(30):
+            while node.status()["cpu"]["allowed"] != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert await ask(node, "Hi", max_tokens=3)
+        assert node.status()["cpu"] == {"threads": 1, "allowed": 1, "reason": "heat"}
+    finally:
+        await node.stop(grace_s=0)
+
+
+async def test_an_engine_without_threads_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(settings(engine_kind="echo", power_battery_threads=1), look=lambda: (Heat(), Supply(on_battery=True)))
+    await node.start()
+    try:
+        async with asyncio.timeout(10):
+            while "cannot be limited" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        await node.stop(grace_s=0)
 
 
 RESULT = '{"winner": "Q8_0", "why": "", "gains": null}'

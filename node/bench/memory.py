@@ -21,7 +21,7 @@ from node.bench.report import Figure
 from node.bench.streams import count_tokens, first_token, together
 from node.client import Client
 from node.fleet.footprint import MIB, Footprint
-from node.settings import Engine
+from node.settings import Settings
 
 MOST_OFF = 0.10
 _SCHEMA = {"type": "object", "properties": {"answer": {"type": "string", "maxLength": 20}}, "required": ["answer"]}
@@ -31,33 +31,40 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Settings of the engine that differ from the node's own."""
+    """Settings that differ from the node's own. `warm_mib` is what may be kept of prompts outside the cache."""
 
     context: int
     kv_type: str = "f16"
     slots: int = 4
     threads: int = 0  # as many as the node would take
+    warm_mib: int = 0
 
     @property
-    def changed(self) -> dict[str, Any]:
-        """Keys of the section `engine` with their values."""
+    def changed(self) -> dict[str, dict[str, Any]]:
+        """Sections with their keys and values."""
         keys = {"context": self.context, "kv_tokens": self.context, "kv_type": self.kv_type, "slots": self.slots}
-        return keys | ({"threads": self.threads} if self.threads else {})
+        threads = {"threads": self.threads} if self.threads else {}
+        room = {"memory_bytes": self.warm_mib * MIB, "history_bytes": MIB, "disk_bytes": 0}
+        return {"engine": keys | threads, "prewarm": {"enabled": self.warm_mib > 0, **room}}
 
     @property
     def changes(self) -> list[str]:
         """For a node's command line."""
-        return [f"engine.{key}={value}" for key, value in self.changed.items()]
+        return [f"{name}.{key}={value}" for name, keys in self.changed.items() for key, value in keys.items()]
 
-    def of(self, engine: Engine) -> Engine:
+    def of(self, settings: Settings) -> Settings:
         """The settings with these changes."""
-        return msgspec.structs.replace(engine, **self.changed)
+        sections = {
+            name: msgspec.structs.replace(getattr(settings, name), **keys) for name, keys in self.changed.items()
+        }
+        return msgspec.structs.replace(settings, **sections)
 
     @property
     def name(self) -> str:
         """For the table."""
         threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
-        return f"context {self.context:,}, {self.kv_type}, {self.slots} slots{threads}"
+        warm = f", {self.warm_mib} MiB of warm prefixes" if self.warm_mib else ""
+        return f"context {self.context:,}, {self.kv_type}, {self.slots} slots{threads}{warm}"
 
 
 FULL = (
@@ -67,6 +74,7 @@ FULL = (
     Variant(8192, "q8_0"),
     Variant(4096, slots=16),
     Variant(4096, threads=1),
+    Variant(4096, warm_mib=64),
 )
 QUICK = (Variant(1024), Variant(4096, "q8_0"))
 

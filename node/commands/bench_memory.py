@@ -15,7 +15,7 @@ from node.machine.cpu import features, usable_cores
 from node.machine.gpu import gpus
 from node.models import gguf
 from node.models.weights import locate
-from node.settings import Engine, Settings
+from node.settings import Settings
 
 ABOUT = f"""\
 How much memory a node takes at its busiest, against what `outpost profile check` computes from the model's header.
@@ -41,13 +41,14 @@ async def measure(args: argparse.Namespace, settings: Settings, changes: list[st
     steps = Steps("variants", len(variants))
     header = gguf.read(locate(settings.model.name))
     rows = [
-        await memory.measure(variant, changes, _computed(header, variant.of(settings.engine)), steps.next)
+        await memory.measure(variant, changes, _computed(header, variant.of(settings)), steps.next)
         for variant in variants
         if variant.context <= header.context_length
     ]
     return tuple(memory.figures(rows))
 
 
-def _computed(header: gguf.Summary, engine: Engine) -> Footprint:
+def _computed(header: gguf.Summary, settings: Settings) -> Footprint:
+    engine = settings.engine
     use = gpu_use(engine, gpus(), offloads=bool(llama().llama_supports_gpu_offload()))
-    return footprint(header, engine, engine.threads or usable_cores(), features(), use)
+    return footprint(header, settings, engine.threads or usable_cores(), features(), use)

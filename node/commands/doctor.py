@@ -81,7 +81,7 @@ def examine(machine: Hardware) -> Iterator[Check]:
     if header:
         threads = known.engine.threads or machine.usable_cores
         gpu = fit.gpu_use(known.engine, machine.gpus, offloads=library.gpu)
-        yield check_memory(footprint(header, known.engine, threads, machine.features, gpu), machine.memory)
+        yield check_memory(footprint(header, known, threads, machine.features, gpu), machine.memory)
         if known.engine.kind == "llama":
             yield check_tuning(known)
     yield asyncio.run(check_port(known))

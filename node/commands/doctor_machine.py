@@ -13,7 +13,7 @@ from node.machine.supply import Supply
 
 _NEAR = 5.0  # °C below the point where the machine slows
 _LOW_BATTERY = 20
-_COOL = "Give it air, a larger heat sink or a fan; fewer engine.threads make less heat."
+_COOL = "Give it air, a larger heat sink or a fan; with power.hot_threads a node makes less heat by itself."
 
 
 def check_machine(machine: Hardware) -> Iterator[Check]:
@@ -70,7 +70,8 @@ def check_supply(supply: Supply) -> Check:
         return Check("power", "warn", "the voltage was too low since the start, so the machine slows", remedy)
     if supply.on_battery:
         low = supply.percent is not None and supply.percent < _LOW_BATTERY
-        return Check("power", "warn", f"on battery{left}", "Plug it in." if low else "Plug it in for full speed.")
+        remedy = "Plug it in." if low else "Plug it in, or let power.battery_threads make it last longer."
+        return Check("power", "warn", f"on battery{left}", remedy)
     return Check("power", "ok", f"mains{left}" if supply.on_battery is not None else f"battery{left}")
 
 

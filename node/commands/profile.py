@@ -205,4 +205,4 @@ def _footprint(known: Settings, header: gguf.Summary, machine: Hardware) -> Foot
     threads = known.engine.threads or machine.usable_cores
     offloads = bool(machine.gpus) and probe_library().gpu
     gpu = fit.gpu_use(known.engine, machine.gpus, offloads=offloads)
-    return footprint(header, known.engine, threads, machine.features, gpu)
+    return footprint(header, known, threads, machine.features, gpu)

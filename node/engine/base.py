@@ -37,6 +37,13 @@ class Warming(Protocol):
         """The states of the blocks of `ids`, for a disk; None unless all of it is in the store."""
 
 
+class Threads(Protocol):
+    """The CPU threads of an engine that can do with fewer."""
+
+    def limit(self, most: int | None) -> None:
+        """At most so many from now on; None for as many as it was made with."""
+
+
 class Engine(Protocol):
     """Runs many requests at once, one step at a time. Owned by one thread: only `model` may be used from others.
 
@@ -44,11 +51,12 @@ class Engine(Protocol):
     holds keeps count: a held request has left its slot to others, and needs a free one to go on.
 
     It begins requests with what its store has of their prompts, and leaves there what it read. `warm` is None where it
-    cannot, or has no store.
+    cannot, or has no store. `cores` is None where the number of threads cannot be changed.
     """
 
     model: Model
     warm: Warming | None
+    cores: Threads | None
 
     @property
     def load(self) -> EngineLoad:

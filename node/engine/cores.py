@@ -22,7 +22,7 @@ class Cores:
 
     def __init__(self, context: Context, *, adapts: bool) -> None:
         self._context = context
-        self._most = context.threads
+        self._all = self._most = context.threads
         most = self._most if adapts else 1
         self._streaming, self._reading = Contention(most), Contention(most, suspicious=False)
         self._adapts = adapts
@@ -33,6 +33,18 @@ class Cores:
     def threads(self) -> int:
         """Threads that decode, in the steps and aside; a number that is only tried does not count."""
         return self._streaming.settled if self._adapts else self._most
+
+    def limit(self, most: int | None) -> None:
+        """At most so many from now on, None for all; what was learned of neighbours is learned anew."""
+        allowed = max(1, min(most or self._all, self._all))
+        if allowed == self._most:
+            return
+        self._most = allowed
+        count = allowed if self._adapts else 1
+        self._streaming, self._reading = Contention(count), Contention(count, suspicious=False)
+        self._told = (self.threads, self._reading.settled)
+        if not self._adapts:
+            self._context.use_threads(allowed)
 
     def undivided(self, streams: bool) -> None:
         """The step gets all; with `streams` it decodes for some, else it only reads prompts."""

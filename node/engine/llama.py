@@ -16,7 +16,7 @@ import numpy as np
 
 from node.engine import seats
 from node.engine.aside import SideReader
-from node.engine.base import EngineLoad, Warming
+from node.engine.base import EngineLoad, Threads, Warming
 from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
 from node.engine.blocks import BlockStore
 from node.engine.context import STATES, CacheFull, Floats, Part
@@ -67,6 +67,7 @@ class LlamaEngine:
         self.model: Model = self._llama_model
         self._context = self._decoder.context
         self._side = SideReader(self._decoder)
+        self.cores: Threads | None = self._side.cores
         store = store if self._decoder.can_be_cut else None
         self._prefixes = Warm(self._context, store, lambda: self._cost.per_token(0))
         self.warm: Warming | None = self._prefixes if store else None

@@ -6,6 +6,7 @@
     buffers    what a batch computes with: activations of the widest layer and a mask of cells x batch, or output rows
                of the vocabulary, or without flash attention scores of cells x batch x heads; and the output itself
     long       a long prompt that is read beside answers has a cache and buffers of its own (`engine.aside`)
+    warm       what is kept of prompts outside the cache (`prewarm`), up to its limit
     program    Python, the libraries, and what is kept for each token of the vocabulary
 
 It is what the process takes at its busiest: cache full, a batch full, embeddings and structured answers asked for.
@@ -22,7 +23,7 @@ from typing import Literal
 from node.engine import seats
 from node.engine.context import STATES
 from node.models.gguf import Summary
-from node.settings import Engine
+from node.settings import Engine, Settings
 
 Gpu = Literal["none", "own", "shared"]
 MIB = 1 << 20
@@ -73,8 +74,11 @@ class Footprint:
         return sum(part.bytes for part in self.gpu)
 
 
-def footprint(model: Summary, engine: Engine, threads: int, features: Collection[str], gpu: Gpu = "none") -> Footprint:
+def footprint(
+    model: Summary, settings: Settings, threads: int, features: Collection[str], gpu: Gpu = "none"
+) -> Footprint:
     """For llama.cpp; `threads` decode, `features` are the processor's, `gpu` is whose memory a GPU's layers lie in."""
+    engine, prewarm = settings.engine, settings.prewarm
     trained = model.context_length or engine.context
     context = min(engine.context or trained, trained)
     cells = _cells(max(engine.kv_tokens, context))
@@ -93,6 +97,7 @@ def footprint(model: Summary, engine: Engine, threads: int, features: Collection
         cache.times(1 - own),
         work,
         Part("a long prompt", aside, f"up to {context:,} tokens, beside answers"),
+        Part("warm prefixes", (prewarm.memory_bytes + prewarm.history_bytes) * prewarm.enabled, "at most"),
         Part("program", _PROGRAM + _PROGRAM_TOKEN * model.vocabulary, f"{model.vocabulary:,} words"),
     )
     on_gpu = (weights.times(own), cache.times(own), work.times(float(own > 0)))

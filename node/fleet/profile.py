@@ -43,7 +43,8 @@ _MOST_SHOWN = 8
 OWN = frozenset(
     {
         *("server.host", "server.port", "server.api_keys", "server.tls_certificate", "server.tls_key"),
-        *("streams.database", "engine.oversize"),
+        *("link.port", "link.public_port", "link.serial", "limits.quota_file", "streams.database", "prewarm.folder"),
+        *("engine.oversize", "model.variant"),
     }
 )
 

@@ -43,6 +43,13 @@ class Heat:
     slowed: tuple[str, ...] = ()
     caps: tuple[Cap, ...] = ()
 
+    @property
+    def too_hot(self) -> bool:
+        """Whether it slows down, or is where it begins to."""
+        return bool(self.slowed) or any(
+            zone.slows_at is not None and zone.celsius >= zone.slows_at for zone in self.zones
+        )
+
 
 def heat(root: Path = ROOT) -> Heat:
     """All of it, as it is now."""

@@ -11,7 +11,7 @@ from node.fleet.footprint import footprint
 from node.machine.cpu import allowed_cpus, features, usable_cores
 from node.machine.memory import memory
 from node.models import gguf, weights
-from node.settings import Engine, Settings
+from node.settings import Engine, Prewarm, Settings
 from node.tuning import tuned
 from node.tuning.fingerprint import machine, sketch
 from node.tuning.lab import Lab
@@ -79,7 +79,8 @@ def _room(header: gguf.Summary, engine: Engine) -> int | None:
     free = memory().available
     if free is None:
         return None
-    need = footprint(header, engine, engine.threads or usable_cores(), features())
+    alone = Settings(engine=engine, prewarm=Prewarm(enabled=False))  # a lab keeps no prefixes
+    need = footprint(header, alone, engine.threads or usable_cores(), features())
     return (free - sum(part.bytes for part in need.parts if part.name not in _WEIGHTS)) // 2
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from node.bench.memory import FULL, QUICK, Row, Variant, figures, measure
 from node.fleet.footprint import MIB, Footprint, Part, footprint
+from node.layers import load
 from node.machine.cpu import features
 from node.models import gguf
 from node.settings import Engine, Settings
@@ -16,18 +17,22 @@ COMPUTED = Footprint((Part("weights", 90 * MIB), Part("program", 10 * MIB)))
 
 
 def test_a_variant_is_settings() -> None:
-    variant = Variant(2048, "q8_0", slots=3, threads=1)
+    variant = Variant(2048, "q8_0", slots=3, threads=1, warm_mib=8)
     assert variant.changes == [
         "engine.context=2048",
         "engine.kv_tokens=2048",
         "engine.kv_type=q8_0",
         "engine.slots=3",
         "engine.threads=1",
+        "prewarm.enabled=True",
+        f"prewarm.memory_bytes={8 * MIB}",
+        f"prewarm.history_bytes={MIB}",
+        "prewarm.disk_bytes=0",
     ]
-    engine = variant.of(Engine(gpu_layers=5))
-    assert (engine.context, engine.kv_type, engine.slots, engine.threads, engine.gpu_layers) == (2048, "q8_0", 3, 1, 5)
-    assert variant.name == "context 2,048, q8_0, 3 slots, 1 thread"
-    assert Variant(1024).of(Engine(threads=7)).threads == 7
+    flags = dict(change.split("=") for change in variant.changes)
+    assert variant.of(Settings()) == load(environment={}, flags=flags)
+    assert variant.name == "context 2,048, q8_0, 3 slots, 1 thread, 8 MiB of warm prefixes"
+    assert Variant(1024).of(Settings(engine=Engine(threads=7, gpu_layers=5))).engine.threads == 7
 
 
 def test_variants_are_different() -> None:
@@ -50,7 +55,7 @@ def test_the_judgement(taken: int, off: float, met: bool) -> None:
 async def test_a_small_variant_is_measured(weights: Path) -> None:
     variant = Variant(512, slots=2, threads=1)
     settings = Settings()
-    computed = footprint(gguf.read(weights), variant.of(settings.engine), 1, features())
+    computed = footprint(gguf.read(weights), variant.of(settings), 1, features())
     told: list[str] = []
     row = await measure(variant, [f"model.name={weights}"], computed, told.append)
     assert told == [variant.name]

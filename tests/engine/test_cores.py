@@ -96,3 +96,43 @@ def test_prompts_have_a_number_of_their_own() -> None:
     assert steps.threads == 1
     apart.undivided(streams=True)
     assert steps.threads == apart.threads == 4
+
+
+def test_a_limit_holds_until_it_is_lifted() -> None:
+    shared, steps = cores(8)
+    shared.limit(3)
+    shared.undivided(streams=True)
+    assert (shared.threads, steps.threads) == (3, 3)
+    assert shared.divided(streams=True) == 1
+    assert steps.threads == 2
+    assert work(shared, steps, 100.0, 60, busy=False)
+    assert shared.threads == 3  # quiet does not lift it
+    shared.limit(None)
+    shared.undivided(streams=False)
+    assert (shared.threads, steps.threads) == (8, 8)
+
+
+@pytest.mark.parametrize(("most", "threads"), [(0, 4), (1, 1), (99, 4), (None, 4)])
+def test_limits_that_mean_all(most: int | None, threads: int) -> None:
+    shared, _ = cores(4)
+    shared.limit(most)
+    assert shared.threads == threads
+
+
+def test_a_limit_where_nothing_adapts() -> None:
+    shared, steps = cores(4, adapts=False)
+    shared.limit(2)
+    shared.undivided(streams=True)
+    assert (shared.threads, steps.threads) == (2, 2)
+    shared.limit(None)
+    assert steps.threads == 4
+
+
+def test_contention_under_a_limit() -> None:
+    shared, steps = cores(8)
+    shared.limit(4)
+    now = work(shared, steps, 100.0, 5, busy=False)
+    now = work(shared, steps, now, 5, busy=True)
+    assert shared.threads == 1
+    work(shared, steps, now, 20, busy=False)
+    assert shared.threads == 4

@@ -8,15 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.fleet.footprint import Footprint, _buffers, footprint, packed_types
+from node.fleet import footprint as module
+from node.fleet.footprint import Footprint, Gpu, _buffers, packed_types
 from node.models.gguf import Summary
 from node.models.shape import Shape
-from node.settings import Engine
+from node.settings import Engine, Prewarm, Settings
 from tests.fleet.support import MIB, SMALL
 
 AVX2 = ("avx", "avx2", "fma")
 QWEN = replace(SMALL, context_length=32768, vocabulary=151936, shape=Shape(24, 14, 896, 4864, 6144))
 LLAMA_1B = replace(SMALL, context_length=131072, vocabulary=128256, shape=Shape(16, 32, 2048, 8192, 16384))
+
+
+def footprint(
+    model: Summary, engine: Engine, threads: int, features: tuple[str, ...], gpu: Gpu = "none", warm: int = 0
+) -> Footprint:
+    prewarm = Prewarm(enabled=warm > 0, memory_bytes=warm * MIB, history_bytes=MIB)
+    return module.footprint(model, Settings(engine=engine, prewarm=prewarm), threads, features, gpu)
 
 
 def parts(found: Footprint) -> dict[str, float]:
@@ -94,6 +102,11 @@ def test_a_long_prompt_costs_only_where_it_is_read_aside() -> None:
     assert two.total - one.total > 3 * 90 * MIB
     more_cells = footprint(SMALL, Engine(context=4096, kv_tokens=8192), 2, AVX2)
     assert parts(more_cells)["a long prompt"] == parts(two)["a long prompt"]  # a prompt is no longer than a context
+
+
+def test_warm_prefixes_count_up_to_their_limit() -> None:
+    assert parts(footprint(SMALL, Engine(), 1, AVX2, warm=64))["warm prefixes"] == 65.0
+    assert "warm prefixes" not in parts(footprint(SMALL, Engine(), 1, AVX2))
 
 
 def test_a_gpu_with_memory_of_its_own_takes_its_share() -> None:

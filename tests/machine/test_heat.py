@@ -105,3 +105,17 @@ def test_a_sensor_that_is_off(tmp_path: Path, temperature: str) -> None:
 def test_a_zone_without_a_name_has_its_number(tmp_path: Path) -> None:
     root = plant(tmp_path, {"sys/class/thermal/thermal_zone12/temp": "40000"})
     assert heat(root).zones == (Zone("thermal_zone12", 40.0, None),)
+
+
+@pytest.mark.parametrize(
+    ("found", "hot"),
+    [
+        (Heat(), False),
+        (Heat((Zone("cpu", 84.9, 85.0), Zone("board", 99.0, None))), False),
+        (Heat((Zone("cpu", 85.0, 85.0),)), True),
+        (Heat(slowed=("it throttles",)), True),
+        (Heat(caps=(Cap("0", 1.0, 2.0),)), False),  # a power mode
+    ],
+)
+def test_too_hot(found: Heat, hot: bool) -> None:
+    assert found.too_hot is hot
