@@ -14,7 +14,7 @@ from node.fleet.footprint import Footprint, footprint
 from node.machine.cpu import features, usable_cores
 from node.machine.gpu import gpus
 from node.models import gguf
-from node.models.weights import locate
+from node.models.weights import served
 from node.settings import Settings
 
 ABOUT = f"""\
@@ -39,7 +39,7 @@ async def measure(args: argparse.Namespace, settings: Settings, changes: list[st
         raise SettingsError("Memory is computed for llama.cpp only; engine.kind must be llama.")
     variants = memory.QUICK if args.quick else memory.FULL
     steps = Steps("variants", len(variants))
-    header = gguf.read(locate(settings.model.name))
+    header = gguf.read(served(settings.model))
     rows = [
         await memory.measure(variant, changes, _computed(header, variant.of(settings)), steps.next)
         for variant in variants

@@ -15,7 +15,7 @@ from node.commands.doctor_table import Check, table
 from node.commands.models import bars
 from node.errors import NodeError, SettingsError
 from node.fleet import fit, profiles
-from node.fleet.footprint import Footprint, footprint
+from node.fleet.footprint import MIB, Footprint, footprint
 from node.fleet.profile import Profile
 from node.fleet.verify import refuse_other_model
 from node.machine import hardware
@@ -23,6 +23,7 @@ from node.machine.gpu import load_nvml
 from node.machine.hardware import Hardware
 from node.models import gguf, weights
 from node.settings import Settings
+from node.tuning import tuned
 
 _ABOUT = """\
 Show, check and choose profiles: what a class of machines should run, in one file.
@@ -173,7 +174,8 @@ def examine(profile: Profile, machine: Hardware, *, thorough: bool = False) -> I
     for need in fit.needs(profile, machine):
         yield _check_of(need)
     try:
-        known = layers.load(profile=profile.layer)
+        # What tuning found counts below the profile; it takes a look at the files, which a list can do without.
+        known = layers.load(profile=profile.layer, tuned=tuned.layer if thorough else None)
     except NodeError as error:
         yield Check("settings", "fail", f"it does not go with this node's own: {error.message}", error.hint or "")
         return
@@ -183,7 +185,7 @@ def examine(profile: Profile, machine: Hardware, *, thorough: bool = False) -> I
 
 def _examine_model(profile: Profile, known: Settings, machine: Hardware, thorough: bool) -> Iterator[Check]:
     try:
-        path = weights.locate(known.model.name)
+        path = weights.served(known.model)
         header = gguf.read(path)
         with bars() as progress:
             compared = refuse_other_model(profile, known, progress, thorough=thorough)
@@ -193,8 +195,11 @@ def _examine_model(profile: Profile, known: Settings, machine: Hardware, thoroug
         return
     promised = ", the file that the profile names" if compared and thorough else ""
     yield Check("model", "ok", f"{path}{promised}")
-    for need in fit.memory_needs(_footprint(known, header, machine), machine):
+    taken = _footprint(known, header, machine)
+    for need in fit.memory_needs(taken, machine):
         yield _check_of(need)
+    for part in taken.parts if thorough else ():
+        yield Check(f"  {part.name}", "ok", f"{part.bytes / MIB:,.0f} MiB: {part.detail}")
 
 
 def _check_of(need: fit.Need) -> Check:

@@ -112,8 +112,8 @@ def _memory(memory: Memory) -> str:
 
 
 def _in_parts(need: Footprint) -> str:
-    parts = ", ".join(f"{part.name} {round(part.bytes / MIB):,}" for part in need.parts)
-    return f"{_mebibytes(need.total)} ({parts})"
+    parts = " + ".join(f"{part.name} {round(part.bytes / MIB):,}" for part in need.parts)
+    return f"{_mebibytes(need.total)} = {parts}"
 
 
 def _mebibytes(bytes_: int | None) -> str:

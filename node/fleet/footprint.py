@@ -98,7 +98,7 @@ def footprint(
         work,
         Part("a long prompt", aside, f"up to {context:,} tokens, beside answers"),
         Part("warm prefixes", (prewarm.memory_bytes + prewarm.history_bytes) * prewarm.enabled, "at most"),
-        Part("program", _PROGRAM + _PROGRAM_TOKEN * model.vocabulary, f"{model.vocabulary:,} words"),
+        Part("program", _PROGRAM + _PROGRAM_TOKEN * model.vocabulary, f"{model.vocabulary:,} tokens"),
     )
     on_gpu = (weights.times(own), cache.times(own), work.times(float(own > 0)))
     return Footprint(*(tuple(part for part in side if part.bytes) for side in (parts, on_gpu)))

@@ -126,7 +126,10 @@ def test_memory_is_told_in_parts(weights: Path, tmp_path: Path) -> None:
     memory = found["memory for the model"]
     assert memory.state == "ok"
     assert "8,192 MiB, 4,096 MiB free (needs " in memory.found
-    assert "KV cache 180" in memory.found
+    assert "KV cache 180 +" in memory.found
+    assert found["  KV cache"].found == "180 MiB: 8,192 tokens in f16"
+    plain = [check.name for check in command.examine(parse(head, "a"), MACHINE)]
+    assert plain[-1] == "memory for the model"
 
 
 def test_settings_of_this_node_that_do_not_go_with_it(tmp_path: Path) -> None:

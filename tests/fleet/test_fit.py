@@ -89,7 +89,7 @@ def test_whose_memory_a_gpu_uses(engine: Engine, gpus: tuple[Gpu, ...], offloads
 def test_memory_for_a_model() -> None:
     found = list(fit.memory_needs(NEED, WITH_GPU))
     assert [(need.enough, need.has) for need in found] == [(True, "8,192 MiB, 4,096 MiB free"), (True, "6,144 MiB")]
-    assert found[0].needs == "4,000 MiB (weights 3,000, KV cache 1,000)"
+    assert found[0].needs == "4,000 MiB = weights 3,000 + KV cache 1,000"
     small = replace(WITH_GPU, memory=Memory(3999 * MIB, None, None), gpus=WITH_GPU.gpus[:1])
     assert [(need.enough, need.has) for need in fit.memory_needs(NEED, small)] == [
         (False, "3,999 MiB"),
@@ -101,7 +101,7 @@ def test_a_model_that_can_never_fit_is_refused_with_the_numbers() -> None:
     fit.refuse_too_large("m.gguf", NEED, Memory(4000 * MIB, 10, None))  # what is not free now may be so later
     fit.refuse_too_large("m.gguf", NEED, Memory(None, None, None))
     with pytest.raises(
-        ModelFileError, match=r"m.gguf needs .* 4,000 MiB \(weights 3,000, .*there are 3,500 MiB"
+        ModelFileError, match=r"m.gguf needs .* 4,000 MiB = weights 3,000 \+ .*there are 3,500 MiB"
     ) as error:
         fit.refuse_too_large("m.gguf", NEED, Memory(9000 * MIB, 9000 * MIB, 3500 * MIB))
     assert "engine.oversize" in (error.value.hint or "")
