@@ -19,13 +19,13 @@ The tests compare the whole with every other plan of small cases: it saves 0.99 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 LEAST_PER_HOUR = 1 / (7 * 24)  # what is asked for less than once a week is not worth its writing
 PINNED_PER_HOUR = 1.0  # a template is warm before anybody asked for it
-_CONSIDERED = 256  # candidates for memory, by what they save; each state chosen looks at all of them again
 
 Kind = Literal["pinned", "shared", "recent"]
 
@@ -160,16 +160,15 @@ def _fill_disk(edges: Iterable[_Edge], budgets: Budgets, costs: Costs) -> set[in
 
 
 def _fill_memory(
-    edges: Iterable[_Edge], disk: Container[int], budgets: Budgets, costs: Costs
+    edges: Sequence[_Edge], disk: Container[int], budgets: Budgets, costs: Costs
 ) -> tuple[list[int], set[int]]:
     """The ends of the chosen states, the most saving first, and all that they cover."""
     worth: dict[int, float] = {}  # seconds an hour that a whole prefix saves in memory
     for edge in edges:
         saved = costs.load_s if edge.id in disk else costs.prefill_s
         worth[edge.id] = edge.per_hour * edge.tokens * saved + (worth[edge.parent.id] if edge.parent else 0.0)
-    best = sorted(edges, key=lambda edge: -worth[edge.id])[:_CONSIDERED]
     memory = _Memory(budgets.memory_bytes / costs.memory_bytes, budgets.memory_states, worth)
-    memory.fill(best)
+    memory.fill(edges)
     return memory.states, memory.covered
 
 
@@ -183,12 +182,27 @@ class _Memory:
         self.covered: set[int] = set()
 
     def fill(self, edges: Sequence[_Edge]) -> None:
-        """Take the densest until none has room."""
-        while edges:
-            densities = [self.density(edge) for edge in edges]
-            if (most := max(densities)) <= 0:
-                return
-            self.take(edges[densities.index(most)])
+        """Take the densest until none has room.
+
+        Taking one makes others less dense, which is seen when their turn comes, or denser: those that begin with what
+        it covers. Those are given another turn at once.
+        """
+        longer: dict[int, list[_Edge]] = {}
+        for edge in edges:
+            for above in edge.path():
+                longer.setdefault(above.id, []).append(edge)
+        turns = [(-self.density(edge), edge.id, edge) for edge in edges]
+        heapq.heapify(turns)
+        while turns:
+            promised, _, edge = heapq.heappop(turns)
+            density = self.density(edge)
+            if density <= 0:
+                continue
+            if density < -promised:
+                heapq.heappush(turns, (-density, edge.id, edge))
+            else:
+                for other in longer[self.take(edge).id]:
+                    heapq.heappush(turns, (-self.density(other), other.id, other))
 
     def density(self, edge: _Edge) -> float:
         """What a state saves beyond what is covered, for its share of both budgets; 0 where it has no room."""
@@ -198,15 +212,17 @@ class _Memory:
             return 0.0
         return self._gain(edge, have) / (tokens / self._tokens + (0.0 if extends else 1 / self._states))
 
-    def take(self, edge: _Edge) -> None:
-        """Hold its state, in place of one that it extends."""
+    def take(self, edge: _Edge) -> _Edge:
+        """Hold its state, in place of one that it extends; gives the first edge of it that was not covered before."""
         have = self._covered_part(edge)
         self._left -= self._new_tokens(edge, have)
         if have is not None and have.id in self.states:
             self.states[self.states.index(have.id)] = edge.id
         else:
             self.states.append(edge.id)
-        self.covered.update(above.id for above in edge.path())
+        new = [above for above in edge.path() if above.id not in self.covered]
+        self.covered.update(above.id for above in new)
+        return new[-1]
 
     def _new_tokens(self, edge: _Edge, have: _Edge | None) -> int:
         return edge.candidate.tokens - (have.candidate.tokens if have else 0)
