@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 import yarl
@@ -58,6 +58,7 @@ __all__ = [
     "Usage",
 ]
 
+T = TypeVar("T")
 Transport = Literal["sse", "ws", "link"]
 _CONNECT: Mapping[str, Connect] = {**TRANSPORTS, "link": link}
 _REMEMBERED = 1000
@@ -78,6 +79,14 @@ class _Listed(msgspec.Struct):
 
 class _Listing(msgspec.Struct):
     data: list[_Listed]
+
+
+class _Prefixes(msgspec.Struct):
+    prefixes: list[dict[str, Any]]
+
+
+class _Forgotten(msgspec.Struct):
+    forgotten: int
 
 
 class Client:
@@ -182,10 +191,21 @@ class Client:
 
     async def status(self) -> Mapping[str, Mapping[str, Any]]:
         """What the node says of itself, a section a part; raises ClientError when what answers is not a node."""
-        async with self._http.request("GET", "/v1/status") as response:
+        return await self._told("GET", "/v1/status", dict[str, dict[str, Any]])
+
+    async def prewarm(self) -> list[dict[str, Any]]:
+        """Which prefixes the node wants warm, where and why; the most saving first."""
+        return (await self._told("GET", "/v1/prewarm", _Prefixes)).prefixes
+
+    async def forget_prompts(self) -> int:
+        """Let the node erase its prompt history and all states; gives how many prefixes it knew."""
+        return (await self._told("DELETE", "/v1/prewarm", _Forgotten)).forgotten
+
+    async def _told(self, method: str, path: str, kind: type[T]) -> T:
+        async with self._http.request(method, path) as response:
             body = await read(response)
         try:
-            return msgspec.json.decode(body, type=dict[str, dict[str, Any]])
+            return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError as error:
             raise ClientError(f"What answers at {self._url} is not a node.") from error
 

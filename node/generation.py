@@ -239,12 +239,29 @@ class Admission(Protocol):
         """What to tell the caller of a request that was just submitted of its limits."""
 
 
+class Prewarming(Protocol):
+    """What may be asked of the part that keeps prefixes warm."""
+
+    def why(self) -> list[dict[str, Any]]:
+        """A row for each prefix that was decided about, the most saving first: plain values, no text and no tokens.
+
+        `id`, `tenant` (None: everybody's), `kind`, `tokens`, `adds` (of them, beyond a shorter one), `per_hour`,
+        `saves_s` an hour, `planned` ("memory", "disk"), how many tokens are `in_memory` and `on_disk`, and `why`.
+        """
+
+    async def forget(self) -> int:
+        """Erase history and states, in memory and on disk; gives how many prefixes were known."""
+
+
 class Service(Protocol):
     """What the server serves. `ready` only after a token was really decoded, and not while draining."""
 
     model: Model
     source: TokenSource
     admission: Admission
+
+    @property
+    def prewarm(self) -> Prewarming: ...
 
     @property
     def ready(self) -> bool: ...

@@ -63,6 +63,7 @@ class Node:
     model: Model
     source: TokenSource
     admission: Admission
+    prewarm: Keeper
 
     def __init__(self, settings: Settings, tuning: Sequence[str] = (), look: Look = look_at_machine) -> None:
         self._settings = settings
@@ -127,7 +128,9 @@ class Node:
         await self._open_store()
         await self._worker.start()
         self.model = self._worker.model
-        self._keeper = keeper = Keeper(self._settings.prewarm, self._worker, self._history(), self._stock)
+        self.prewarm = self._keeper = keeper = Keeper(
+            self._settings.prewarm, self._worker, self._history(), self._stock
+        )
         self._reception = Reception(keeper, self.model.info, self._settings, self._quotas, keeper.warm_share)
         self.admission, self.source = self._reception, self._reception.source
         self._begin(self._steer(self._reception))

@@ -32,6 +32,7 @@ from node.server.links import Links
 from node.server.meter import CLIENT_GONE, Meter
 from node.server.ops import add_health, add_metrics, add_status
 from node.server.page import add_page
+from node.server.prewarm import add_prewarm
 from node.server.serials import Serials
 from node.server.sse import STREAM
 from node.server.streams import Streams
@@ -87,6 +88,7 @@ def create_app(
     Serials(parts).add_to(app)
     Embeddings(settings, service, meter, identity).add_to(app)
     Catalog(settings, service).add_to(app)
+    add_prewarm(app, service, identity)
     app.on_response_prepare.append(_mark(settings.server.allowed_origins))
     return app
 

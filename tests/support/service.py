@@ -25,6 +25,7 @@ from node.generation import (
     Logprob,
     Model,
     ModelInfo,
+    Prewarming,
     Request,
     Sink,
     Started,
@@ -176,12 +177,28 @@ class ScriptedAdmission:
 
 
 @dataclass
+class ScriptedPrewarming:
+    """Rows as they are given; forgetting them is counted."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    forgot: int = 0
+
+    def why(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    async def forget(self) -> int:
+        known, self.rows, self.forgot = len(self.rows), [], self.forgot + 1
+        return known
+
+
+@dataclass
 class ScriptedService:
     """What the server serves in tests."""
 
     source: TokenSource = field(default_factory=ScriptedSource)
     model: Model = field(default_factory=ByteModel)
     admission: ScriptedAdmission = field(default_factory=ScriptedAdmission)
+    prewarm: Prewarming = field(default_factory=ScriptedPrewarming)
     ready: bool = True
     draining: bool = False
 
