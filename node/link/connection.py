@@ -133,6 +133,10 @@ class Connection:
         """Bytes of all slots that have not been acknowledged, or were not even sent."""
         return sum(stream.sender.unacknowledged for stream in self._streams.values())
 
+    def said(self) -> int:
+        """Bytes of text that were sent, or are to be, on all slots."""
+        return sum(stream.sender.size for stream in self._streams.values())
+
     def ping(self) -> None:
         """Ask the other end for a sign of life."""
         self._pinging = True

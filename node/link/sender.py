@@ -52,6 +52,11 @@ class Sender:
         self._flights = 0
 
     @property
+    def size(self) -> int:
+        """Bytes of the text so far."""
+        return self._size
+
+    @property
     def waiting(self) -> bool:
         """Whether something is not acknowledged."""
         return not self.done and (len(self._come) < len(self._chunks) or self.end is not None)

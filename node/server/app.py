@@ -74,7 +74,7 @@ def create_app(
     open_resources.update(app.router.resources())  # what has been added so far asks for no key
     meter.add(Gauges(service))
     add_metrics(app, meter)
-    add_status(app, service, __version__)
+    add_status(app, service, __version__, lambda: app[LINKS].status())
     identity = Identity(bool(keys), Callers(secrets.token_bytes(32), quotas))
     answerer = Answerer(settings, service, meter, store, identity)
     completions = Completions(settings, service, answerer, lambda: secrets.randbits(32))

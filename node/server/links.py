@@ -73,6 +73,24 @@ class Links(Collector):
         """The UDP port; 0 while there is none."""
         return self._port
 
+    def status(self) -> dict[str, dict[str, object]]:
+        """The section of `outpost status`; none where links are off."""
+        if not self._settings.enabled:
+            return {}
+        links = [connection for connection, _ in self._links.values()]
+        used = [link.path for link in links if link.path.measured]
+        text, sent = sum(link.said() for link in links), sum(path.bytes_sent for path in used)
+        told: dict[str, object] = {"open": len(links), "answering": len(used)}
+        if used:
+            told |= {
+                "loss_worst": round(max(path.loss for path in used), 4),
+                "losses_in_a_row_worst": round(max(path.mean_burst for path in used), 2),
+                "rtt_worst_ms": round(1000 * max(path.srtt for path in used), 1),
+                "full_paths": sum(path.tight for path in used),
+                "bytes_a_byte_of_text": round(sent / text, 1) if text else None,
+            }
+        return {"links": told}
+
     async def _listening(self, app: web.Application) -> AsyncIterator[None]:
         server = self._parts.settings.server
         port = self._settings.port or server.port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
@@ -25,13 +26,15 @@ def add_health(app: web.Application, service: Service) -> None:
     app.router.add_get("/health/ready", ready)
 
 
-def add_status(app: web.Application, service: Service, version: str) -> None:
-    """Add /v1/status: everything that `outpost status` shows."""
+def add_status(
+    app: web.Application, service: Service, version: str, more: Callable[[], Mapping[str, Mapping[str, object]]]
+) -> None:
+    """Add /v1/status: everything that `outpost status` shows; `more` gives sections that the service knows nothing of."""
     born = time.monotonic()
 
     async def status(request: web.Request) -> web.Response:
         node = {"state": _state(service), "version": version, "uptime_s": round(time.monotonic() - born, 1)}
-        return json_response(replies.encode({"node": node, **service.status()}))
+        return json_response(replies.encode({"node": node, **service.status(), **more()}))
 
     app.router.add_get("/v1/status", status)
 

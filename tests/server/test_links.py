@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import socket
 from collections.abc import Awaitable, Callable
@@ -9,7 +10,9 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 
+from node.client import Client
 from node.errors import SettingsError
+from node.linkclient import LinkEnd
 from node.runtime import Node
 from node.server.links import _is_here
 
@@ -58,6 +61,26 @@ async def test_what_is_counted(start_node: Start) -> None:
         text = await response.text()
     assert "llm_links 1.0" in text
     assert 'llm_link_packets_total{fate="rejected"} 1.0' in text
+
+
+async def test_status_has_a_section_where_links_are_on(start_node: Start) -> None:
+    for on in (True, False):
+        node = await start_node(engine_kind="echo", link_enabled=on)
+        if on:
+            async with Client(node.url) as client:
+                end = client._http.keep(LinkEnd)
+                end.begin()
+                async with asyncio.timeout(10):
+                    while not end.works:  # noqa: ASYNC110  # it is read, not told
+                        await asyncio.sleep(0.01)
+                async for _ in client.chat([{"role": "user", "content": "hello there"}], transport="link"):
+                    pass
+        async with aiohttp.ClientSession() as session, session.get(f"{node.url}/v1/status") as response:
+            status = await response.json()
+        assert ("links" in status) == on
+        if on:
+            assert (status["links"]["open"], status["links"]["answering"]) == (1, 1)
+            assert status["links"]["bytes_a_byte_of_text"] > 1
 
 
 async def test_a_port_in_use_is_refused_before_serving(start_node: Start) -> None:
