@@ -29,7 +29,7 @@ def add_health(app: web.Application, service: Service) -> None:
 def add_status(
     app: web.Application, service: Service, version: str, more: Callable[[], Mapping[str, Mapping[str, object]]]
 ) -> None:
-    """Add /v1/status: everything that `outpost status` shows; `more` gives sections that the service knows nothing of."""
+    """Add /v1/status: everything that `outpost status` shows; `more` gives what the service knows nothing of."""
     born = time.monotonic()
 
     async def status(request: web.Request) -> web.Response:
