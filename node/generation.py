@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 from node.errors import NodeError
 
@@ -39,6 +39,7 @@ class Constraint:
 
 
 Level = Literal["critical", "interactive", "standard", "background"]
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)  # the most urgent first
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ from node.admission.governor import Governor
 from node.admission.load import Memory
 from node.admission.queue import AdmissionQueue
 from node.admission.rules import Rules
-from node.admission.score import LEVELS
 from node.admission.sensors import Fate, Sensors
 from node.errors import Expired, NodeError, Unavailable
-from node.generation import Caller, Embedded, Event, Failed, Finished, Request, Sink, Token, TokenSource
+from node.generation import LEVELS, Caller, Embedded, Event, Failed, Finished, Request, Sink, Token, TokenSource
 
 log = logging.getLogger(__name__)
 

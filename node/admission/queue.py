@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from node.admission.door import SHARES, Door, Pace, ServiceTime
 from node.admission.lane import Heap, Lane, Ticket
 from node.admission.rules import AGED_EVERY, Rules
-from node.admission.score import LEVELS, Score
+from node.admission.score import Score
 from node.admission.slots import Slots
 from node.errors import InvalidRequest
-from node.generation import Level, Request
+from node.generation import LEVELS, Level, Request
 
 TICKET_BYTES, TOKEN_BYTES = 2048, 36  # what one that waits costs: the request, its places here, its prompt's numbers
 

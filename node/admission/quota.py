@@ -33,9 +33,8 @@ import msgspec
 
 from node.admission.account import Rates
 from node.admission.limits import Allowance
-from node.admission.score import LEVELS
 from node.errors import SettingsError
-from node.generation import Level
+from node.generation import LEVELS, Level
 
 MOST_BYTES = 1 << 20
 MOST_KEYS = 10_000

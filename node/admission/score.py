@@ -16,9 +16,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from node.generation import Level
-
-LEVELS: tuple[Level, ...] = ("critical", "interactive", "standard", "background")  # highest first
+from node.generation import LEVELS, Level
 
 _MOST_SESSIONS = 10_000
 

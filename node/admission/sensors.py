@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from node.admission.latency import Recent
-from node.admission.score import LEVELS
-from node.generation import Level
+from node.generation import LEVELS, Level
 
 SHOWN_S, WAITS_S = 30.0, 5.0
 PACE_S = 1.0  # no longer than what steers takes between two looks, or one bad second would count twice

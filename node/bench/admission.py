@@ -18,11 +18,10 @@ from node.admission.account import QUANTITIES, WINDOW_S, Quantity, Rates
 from node.admission.limits import Allowance, Limits, Reservation
 from node.admission.queue import AdmissionQueue
 from node.admission.rules import Rules
-from node.admission.score import LEVELS
 from node.bench.figures import percentile
 from node.bench.report import Figure
 from node.errors import RateLimited, TooLarge
-from node.generation import Caller, Request
+from node.generation import LEVELS, Caller, Request
 
 TELL_EVERY = 250_000
 MOST_TURN_US, MOST_TICKET_KIB, MOST_DECISION_US = 100.0, 4.0, 10.0

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from node.admission.score import CLASSES, LEVELS
+from node.admission.score import CLASSES
 from node.bench.figures import gaps, percentile
 from node.bench.load import Alone, Ending, Outcome
 from node.bench.report import Figure
-from node.generation import Level
+from node.generation import LEVELS, Level
 
 READING = 2.0
 _KEPT_PROBLEMS = 3

@@ -4,10 +4,12 @@ Every sequence has `pending` tokens that are not in the KV cache yet. One that s
 token sampled last. One whose prompt is being read has more. So a step is planned by three rules:
 
 1. Every sequence with one pending token gets it, always: an answer that streams is never held up by a prompt.
-2. What is left of the step's token budget goes to prompts, in chunks: a quarter of it to the oldest prompt, so that
-   none starves, the rest to the prompts with the least left to read, so that short ones answer at once.
-3. Cells of the shared KV cache are handed out oldest first. A prompt is begun only when all of it fits. When streams
-   grow into the last cell, the youngest sequence is preempted: it gives its cells back and is read again later.
+2. What is left of the step's token budget goes to prompts, in chunks: a quarter of it to the oldest prompt of the most
+   urgent level, the rest to the prompts of that level with the least left to read, so that short ones answer at once,
+   then to those below; but a sixteenth to the oldest prompt of the least urgent level, so that none starves.
+3. Cells of the shared KV cache are handed out by level, then oldest first. A prompt is begun only when all of it
+   fits. When streams grow into the last cell, the youngest of the least urgent is preempted: it gives its cells back
+   and is read again later.
 
 The budget comes from `StepCost`, which learns what decoding and reading cost on this machine, so that a step stays
 near its target time.
@@ -21,11 +23,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence as the planner sees it: `cached` tokens hold cells, `pending` ones need them."""
+    """One sequence as the planner sees it: `cached` tokens hold cells, `pending` ones need them; `rank` 0 is urgent."""
 
     slot: int
     pending: int
     cached: int
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Plan:
 
 
 def plan_step(rows: Sequence[Row], cells: int, budget: int, limit: int) -> Plan:
-    """Plan one step over `rows`, oldest first, in a cache of `cells`.
+    """Plan one step over `rows`, lowest rank first and of equal ones oldest first, in a cache of `cells`.
 
     `budget` is how many prompt tokens fit the target time, `limit` how many tokens fit one batch. There is always
     progress: with any row at all, the plan has a chunk, if every row fits the cache alone.
@@ -97,14 +100,16 @@ def _admit(prompts: list[Row], free: int) -> list[Row]:
 
 
 def _share(prompts: list[Row], budget: int) -> list[Chunk]:
-    """Split `budget` tokens over prompts that are given oldest first."""
+    """Split `budget` tokens over prompts that are given in the order of their rows."""
     if not prompts or budget <= 0:
         return []
     shares = dict.fromkeys((row.slot for row in prompts), 0)
-    oldest = prompts[0]
-    shares[oldest.slot] = min(oldest.pending, -(-budget // 4))
-    left = budget - shares[oldest.slot]
-    for row in sorted(prompts, key=lambda row: row.pending):
+    first, last = prompts[0], next(row for row in prompts if row.rank == prompts[-1].rank)
+    shares[first.slot] = min(first.pending, -(-budget // 4))
+    if last.rank > first.rank:
+        shares[last.slot] = min(last.pending, -(-budget // 16), budget - shares[first.slot])
+    left = budget - sum(shares.values())
+    for row in sorted(prompts, key=lambda row: (row.rank, row.pending)):
         extra = min(row.pending - shares[row.slot], left)
         shares[row.slot] += extra
         left -= extra

@@ -162,7 +162,8 @@ class LlamaEngine:
         """The next step, with the cells it needs made free."""
         everyone = self._sequences.values()
         active = [s for s in everyone if not (s.held or s.aside or s.waiting)]
-        rows = [Row(s.slot, s.pending, s.cached) for s in active]
+        active.sort(key=lambda sequence: sequence.rank)
+        rows = [Row(s.slot, s.pending, s.cached, s.rank) for s in active]
         cells = self._cells - _cells(s for s in everyone if s.held or s.aside)
         streams = sum(row.pending == 1 for row in rows)
         target = self._settings.step_ms if streams else self._settings.prefill_step_ms

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from node.engine.context import Floats
 from node.engine.guide import Matcher
 from node.engine.sampling import Sampler
-from node.generation import Request
+from node.generation import LEVELS, Request
 
 
 class Running:
@@ -47,6 +47,11 @@ class Running:
         self.waiting = False  # an older sequence is reading what this one begins with
         self.aside = False  # being read by a thread of its own; has no part in the steps
         self.state: Floats | None = None  # sum of hidden states so far (embeddings)
+
+    @property
+    def rank(self) -> int:
+        """How urgent it is; 0 is the most."""
+        return LEVELS.index(self.request.level)
 
     @property
     def pending(self) -> int:

@@ -15,9 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from node.admission.quota import Holder, Quotas
-from node.admission.score import LEVELS
 from node.errors import InvalidRequest, Unsupported
-from node.generation import Caller, Level, Request
+from node.generation import LEVELS, Caller, Level, Request
 
 PRIORITY: Final = "Outpost-Priority"
 TTL: Final = "Outpost-TTL"

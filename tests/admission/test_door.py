@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from node.admission.door import RETRY_AFTER_RANGE, SHARES, Door, Pace, ServiceTime, retry_after
-from node.admission.score import LEVELS
 from node.errors import Overloaded
+from node.generation import LEVELS
 
 
 def test_service_time_follows_what_is_measured() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from node.admission import ladder
 from node.admission.ladder import OPTIONAL, RUNGS, TABLE, Effect, Ladder, Rung, Step, effect, stress
-from node.admission.score import LEVELS
+from node.generation import LEVELS
 
 PAIRS = list(itertools.pairwise(RUNGS))
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from node.admission.queue import AdmissionQueue, Decision
 from node.admission.rules import AGED_EVERY, Rules, wait_bound_s
-from node.admission.score import LEVELS, Weights
+from node.admission.score import Weights
 from node.errors import InvalidRequest, Overloaded
-from node.generation import Caller, Level, Request
+from node.generation import LEVELS, Caller, Level, Request
 
 
 def request(id: str, level: Level = "standard", *, ttl_s: float | None = None, session: str = "") -> Request:

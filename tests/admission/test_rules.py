@@ -7,7 +7,8 @@ import math
 import pytest
 
 from node.admission.rules import Rules, wait_bound_s
-from node.admission.score import LEVELS, Weights
+from node.admission.score import Weights
+from node.generation import LEVELS
 
 
 @pytest.mark.parametrize(

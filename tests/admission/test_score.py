@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.admission.score import CLASSES, LEVELS, Score, Weights
-from node.generation import Level
+from node.admission.score import CLASSES, Score, Weights
+from node.generation import LEVELS, Level
 
 SHARES = st.floats(0, 1)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.admission.score import LEVELS
 from node.admission.surge import STAGES, WINDOW_S, SurgeFuse
-from node.generation import Level
+from node.generation import LEVELS, Level
 
 
 def play(fuse: SurgeFuse, windows: list[int], start: int = 0, busy: bool = True) -> list[int]:

@@ -19,6 +19,23 @@ def test_a_short_prompt_passes_a_long_one_but_does_not_stop_it() -> None:
     assert plan.chunks == (Chunk(0, 4, False), Chunk(1, 12, True))
 
 
+def test_an_urgent_prompt_is_read_first_but_the_others_do_not_starve() -> None:
+    rows = [Row(0, 3000, 0, 0), Row(1, 40, 0, 1), Row(2, 3000, 900, 3), Row(3, 20, 0, 3)]
+    plan = plan_step(rows, cells=8192, budget=64, limit=512)
+    assert plan.chunks == (Chunk(0, 60, False), Chunk(2, 4, False))
+    plan = plan_step([Row(0, 12, 0, 0), *rows[1:]], cells=8192, budget=64, limit=512)
+    assert plan.chunks == (Chunk(0, 12, True), Chunk(1, 40, True), Chunk(2, 4, False), Chunk(3, 8, False))
+
+
+def test_the_least_budget_is_for_the_most_urgent() -> None:
+    assert plan_step([Row(0, 90, 0, 0), Row(1, 9, 0, 2)], cells=100, budget=1, limit=8).chunks == (Chunk(0, 1, False),)
+
+
+def test_the_least_urgent_gives_way_first() -> None:
+    plan = plan_step([Row(5, 1, 50, 0), Row(3, 1, 50, 3)], cells=100, budget=64, limit=512)
+    assert plan == Plan((Chunk(5, 1, True),), preempted=(3,))
+
+
 def test_a_prompt_is_begun_only_when_all_of_it_fits() -> None:
     plan = plan_step([Row(0, 1, 60), Row(1, 50, 0), Row(2, 5, 0)], cells=100, budget=64, limit=512)
     assert plan.chunks == (Chunk(0, 1, True),), "the older one waits for cells and nobody overtakes it"
@@ -35,22 +52,23 @@ def test_half_read_prompts_cannot_block_each_other() -> None:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]], int, int]:
+def programs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]], int, int, list[int]]:
     cells = draw(st.integers(8, 200))
     requests = draw(
         st.lists(st.tuples(st.integers(1, cells - 1), st.integers(1, 30)), min_size=1, max_size=8).map(
             lambda items: [(prompt, max(1, min(answer, cells - prompt))) for prompt, answer in items]
         )
     )
-    return cells, requests, draw(st.integers(1, 64)), draw(st.integers(8, 64))
+    ranks = sorted(draw(st.lists(st.integers(0, 3), min_size=len(requests), max_size=len(requests))))
+    return cells, requests, draw(st.integers(1, 64)), draw(st.integers(8, 64)), ranks
 
 
 @given(programs())
 def test_every_request_ends_and_the_cache_is_never_overrun(
-    program: tuple[int, list[tuple[int, int]], int, int],
+    program: tuple[int, list[tuple[int, int]], int, int, list[int]],
 ) -> None:
-    cells, requests, budget, limit = program
-    rows = [Row(slot, prompt, 0) for slot, (prompt, _) in enumerate(requests)]
+    cells, requests, budget, limit, ranks = program
+    rows = [Row(slot, prompt, 0, ranks[slot]) for slot, (prompt, _) in enumerate(requests)]
     answers = {slot: answer for slot, (_, answer) in enumerate(requests)}
     for _ in range(20_000):
         if not rows:
@@ -61,7 +79,7 @@ def test_every_request_ends_and_the_cache_is_never_overrun(
         by_slot = {row.slot: row for row in rows}
         for slot in plan.preempted:
             row = by_slot[slot]
-            by_slot[slot] = Row(slot, row.cached + row.pending, 0)
+            by_slot[slot] = replace(row, cached=0, pending=row.cached + row.pending)
         for chunk in plan.chunks:
             row = by_slot[chunk.slot]
             assert 0 < chunk.tokens <= row.pending

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from node import settings
 from node.admission.quota import Holder, Quotas
-from node.admission.score import LEVELS
 from node.errors import InvalidRequest
-from node.generation import Level, Request
+from node.generation import LEVELS, Level, Request
 from node.server.callers import Asker, Asking, Callers, Wish, user_of, wish_in, wish_of
 from tests.server.talk import talking
 from tests.server.wire import chat, post, refused
