@@ -111,7 +111,7 @@ class Queue(Section, frozen=True):
     "slots that each running urgent request takes from the levels below, so that it and the next one are quick"
     ageing_s: float = 120.0
     "seconds of waiting that outweigh one level"
-    patience: float = 50.0
+    patience: float = 25.0
     "longest predicted wait to be let in for, in the level's longest promised waits (0.12, 0.3 and 0.8 s)"
     sla_weight: float = 0.7
     "what waiting counts within a level; the three weights sum to 1"

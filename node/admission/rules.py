@@ -25,7 +25,7 @@ class Rules:
     policy: Literal["levels", "fifo"] = "levels"
     weights: Weights = field(default_factory=Weights)
     ageing_s: float = 120.0
-    patience: float = 50.0
+    patience: float = 25.0
     preempt: Level | Literal["never"] = "interactive"
     displaces: int = 3
     max_waiting: int = 64

@@ -257,8 +257,9 @@ async def _contention(args: argparse.Namespace, settings: Settings, changes: lis
 
 async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
     plan = soak.Plan(args.clients, args.minutes * 60)
-    room = f"queue.max_waiting={max(2 * plan.clients, settings.queue.max_waiting)}"  # no level may fill all of it
-    async with NodeProcess([*changes, room]) as node:
+    # Every client may wait: no level may fill all of the room, and none is sent away because its wait would be long.
+    room = [f"queue.max_waiting={max(2 * plan.clients, settings.queue.max_waiting)}", "queue.patience=100000"]
+    async with NodeProcess([*changes, *room]) as node:
         steps = Steps("s", round(plan.seconds))
         soaking = soak.Soak(node, plan, steps.reach)
         await soaking.run()

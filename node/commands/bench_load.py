@@ -16,6 +16,7 @@ from node.bench.overload import ATTAINED, GAIN, Overload, Plan, Setting
 from node.bench.process import NodeProcess
 from node.bench.prompts import QUESTIONS
 from node.bench.report import Figure
+from node.bench.virtual import Costs, VirtualOverload
 from node.bench.workload import Mixture
 from node.commands.steps import Steps
 from node.errors import SettingsError
@@ -44,6 +45,7 @@ that no cache helps. A turn takes its --seconds, and then as long as what it lef
 
   outpost bench load --trace tests/data/azure_conv.csv --texts tests/data/clinc150.txt --compare queue.policy=fifo
   outpost bench load --times 0.5,1,2 --compare engine.slots=4 --plot front.png
+  outpost bench load --virtual --seconds 180 --compare queue.policy=fifo --compare queue.displaces=1
 """
 
 
@@ -66,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     say("--compare", action="append", default=[], metavar="'KEY=VALUE …'", help="another setting; may be repeated")
     say("--plot", type=Path, metavar="FILE", help="write throughput against latency as PNG, and as CSV beside it")
     say("--seed", type=int, default=1, metavar="N", help="other requests (1)")
+    say("--virtual", action="store_true", help="no nodes: the same decisions in virtual time, within seconds")
     say("--quick", action="store_true", help="one short turn of each: a first impression")
 
 
@@ -78,14 +81,7 @@ async def measure(
     for text in args.compare:
         _check(text)
     plan, steps = plan_of(args), Steps("turns")
-    async with AsyncExitStack() as stack:
-        others = []
-        for text in ("", *args.compare):
-            node = await stack.enter_async_context(NodeProcess([*changes, *text.split()]))
-            others.append(Setting(text or AS_SET, node.url))
-        test = Overload(others, settings.engine.slots, plan, steps.next, steps.note)
-        steps.total = test.runs
-        await test.run()
+    test = await (_in_virtual_time if args.virtual else _on_nodes)(args.compare, settings, changes, plan, steps)
     if args.plot:
         points = list(overload.points(test))
         front.write_csv(points, args.plot.with_suffix(".csv"))
@@ -94,6 +90,30 @@ async def measure(
     decides, slots = rules(settings.queue), settings.engine.slots
     bound = partial(wait_bound_s, decides, "background", slots)
     return tuple(overload.figures(test, settings.engine.step_ms, bound)), tuple(test.facts)
+
+
+async def _on_nodes(compare: list[str], settings: Settings, changes: list[str], plan: Plan, steps: Steps) -> Overload:
+    async with AsyncExitStack() as stack:
+        others = []
+        for text in ("", *compare):
+            node = await stack.enter_async_context(NodeProcess([*changes, *text.split()]))
+            others.append(Setting(text or AS_SET, node.url))
+        test = Overload(others, settings.engine.slots, plan, steps.next, steps.note)
+        steps.total = test.runs
+        await test.run()
+    return test
+
+
+async def _in_virtual_time(
+    compare: list[str], settings: Settings, changes: list[str], plan: Plan, steps: Steps
+) -> Overload:
+    if plan.closed:
+        raise SettingsError("--virtual is open-loop only; --closed needs nodes.")
+    nodes = {AS_SET: settings} | {text: _settings([*changes, *text.split()]) for text in compare}
+    test = VirtualOverload(nodes, plan, Costs(step_s=settings.engine.step_ms / 1000), steps.next)
+    steps.total = test.runs - 1
+    await test.run()
+    return test
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
@@ -123,10 +143,14 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 def _check(text: str) -> None:
     """Refuse a setting that does not exist before anything runs."""
-    pairs = [pair.partition("=") for pair in text.split()]
-    if not pairs or not all(equals for _, equals, _ in pairs):
+    pairs = text.split()
+    if not pairs or not all("=" in pair for pair in pairs):
         raise SettingsError(f"--compare takes KEY=VALUE, several of them with spaces between, not `{text}`.")
-    layers.load(flags={key: value for key, _, value in pairs})
+    _settings(pairs)
+
+
+def _settings(pairs: list[str]) -> Settings:
+    return layers.load(flags=dict(pair.split("=", 1) for pair in pairs))
 
 
 def _shown_mix() -> str:

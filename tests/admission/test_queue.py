@@ -295,7 +295,7 @@ def test_a_lower_limit_starts_nobody_and_stops_nobody() -> None:
 
 
 def test_a_newcomer_whose_wait_is_hopeless_is_refused_early() -> None:
-    queue = queue_of(slots=1, max_waiting=100)
+    queue = queue_of(slots=1, max_waiting=100, patience=50)
     for turn in range(40):
         fill(queue, str(turn), now=0.0)
         queue.release(str(turn), 4.0)

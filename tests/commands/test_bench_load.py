@@ -92,3 +92,28 @@ def test_help_says_what_is_promised(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for promise in ("1.5 x", "90%", "critical=10,interactive=25", "--compare queue.policy=fifo"):
         assert promise in out
+
+
+def test_virtual_time_needs_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "bench",
+        "load",
+        "--virtual",
+        "--seconds",
+        "20",
+        "--rounds",
+        "1",
+        "--compare",
+        "queue.policy=fifo",
+        "--json",
+    ]
+    cli.main(words)
+    report = json.loads(capsys.readouterr().out)
+    names = [figure["name"] for figure in report["figures"]]
+    assert "goodput / with queue.policy=fifo" in names
+    assert any("virtual time" in fact for fact in report["facts"])
+
+
+def test_virtual_time_is_open_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "load", "--virtual", "--closed", "4"]) == 2
+    assert "--closed" in capsys.readouterr().err
