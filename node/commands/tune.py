@@ -130,7 +130,8 @@ def verdict(job: Job, report: Report, *, kept: bool) -> Iterator[str]:
     if winner is None or before is None or after is None:
         yield report.why + " The file as shipped is served."
         return
-    yield f"{winner.variant.label(job.space.base)} wins, in the last run against the file as shipped:"
+    runs = f"medians of {report.rounds} rounds in turns" if report.rounds > 1 else "one round"
+    yield f"{winner.variant.label(job.space.base)} wins, in the last run against the file as shipped ({runs}):"
     for name in WEIGHTS:
         speeds = f"{getattr(before, name):7.1f} -> {getattr(after, name):7.1f} tokens/s"
         yield f"  {name:<8} {speeds} ({_ratio(winner, name)})"
@@ -152,6 +153,7 @@ def as_json(job: Job, report: Report, *, kept: bool) -> dict[str, Any]:
         "gains": _speed(winner.ratio) if winner else None,
         "tokens_per_s": {"shipped": _speed(report.shipped_speed), "winner": _speed(report.winner_speed)},
         "limits": {"max_kl": job.settings.tune.max_kl, "min_agreement": job.settings.tune.min_agreement},
+        "rounds": report.rounds,
         "seconds": round(report.seconds, 1),
         "variants": [
             {

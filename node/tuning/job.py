@@ -23,16 +23,15 @@ _WEIGHTS = {"weights", "packed copy"}  # the parts of a footprint that depend on
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a figure is measured, how many turns a trial and the last run have, and the most that all may take."""
+    """How long a figure is measured, the `plans` of `tune.Limits`, and the most seconds that all may take."""
 
     seconds: float
-    pairs: int
-    rounds: int
+    plans: tuple[tuple[int, int], ...]
     most_s: float
 
 
-FULL = Pace(seconds=0.7, pairs=2, rounds=5, most_s=86_400.0)
-QUICK = Pace(seconds=0.4, pairs=1, rounds=3, most_s=75.0)
+FULL = Pace(seconds=0.7, plans=((2, 5), (1, 3), (1, 1)), most_s=86_400.0)
+QUICK = Pace(seconds=0.4, plans=((1, 3), (1, 1)), most_s=75.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,7 @@ def run(job: Job, pace: Pace, tell: Tell, *, keep: bool) -> Report:
         min_agreement=tune.min_agreement,
         min_gain=tune.min_gain,
         budget_s=min(tune.budget_s, pace.most_s),
-        pairs=pace.pairs,
-        rounds=pace.rounds,
+        plans=pace.plans,
     )
     lab = Lab(job.space.base, job.source, job.space.parameters, job.space.threads, pace.seconds)
     report = Tuner(job.space, limits, lab, tell).run()

@@ -8,8 +8,8 @@
    are the best form by itself and the best of all: where a setting only seemed to help, the form still wins. If a
    finalist is under the least gain, or any of its figures is a loss, it does not win; if none does, the report says so.
 
-The order changes from round to round: whatever else the machine does, hits all sides. The time is bounded: what no time
-was left for is in the report as such.
+The order changes from round to round: whatever else the machine does, hits all sides. The time is bounded: a slow
+machine gets fewer rounds, whose figures are taken over longer, and what no time was left for is in the report as such.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from node.errors import NodeError
+from node.errors import NodeError, OperatorError
 from node.settings import Engine
 from node.tuning.gate import Quality
 from node.tuning.variants import AS_SHIPPED, FLOOR, NOISE, Speed, Variant, changed, forms, median, ratio, steps
@@ -61,14 +61,13 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a variant may win, and how long to look; `pairs` and `rounds` are turns of a trial and of the last run."""
+    """When a variant may win, and how long to look; `plans` are rounds of a trial and of the last run, best first."""
 
     max_kl: float
     min_agreement: float
     min_gain: float
     budget_s: float
-    pairs: int = 2
-    rounds: int = 5
+    plans: Sequence[tuple[int, int]] = ((2, 5), (1, 3), (1, 1))
 
 
 @dataclass(slots=True)
@@ -92,6 +91,7 @@ class Report:
     why: str = ""
     shipped_speed: Speed | None = None
     winner_speed: Speed | None = None
+    rounds: int = 0
     seconds: float = 0.0
 
 
@@ -109,24 +109,41 @@ class Tuner:
         self._shipped = Variant(AS_SHIPPED, space.base)
         self._best = Row(self._shipped, "shipped", ratio=Speed(1, 1, 1), bytes=space.bytes)
         self._report = Report([self._best])
-        self._planned = _STEPS
+        self._forms = forms(space.shipped, space.parameters, space.room)
+        self._planned = len(self._forms) + _STEPS
 
     def run(self) -> Report:
-        """Search, confirm, report. Raises NodeError only where the file as shipped itself cannot be run."""
+        """Search, confirm, report. Raises NodeError where the file as shipped cannot be run, or not often enough."""
         self._say(self._shipped, "measuring")
         self._first = self._turn(self._shipped)
+        self._plan()
         self._try_forms()
         self._best_form = self._best
         self._try_settings()
+        if all(row.verdict in ("shipped", "skipped") for row in self._report.rows):
+            raise self._too_slow_to_try()
         self._confirm()
         self._report.seconds = self._clock() - self._began
         return self._report
 
+    def _plan(self) -> None:
+        """The most thorough plan that leaves time for all forms, else the least."""
+        for plan in self._limits.plans:
+            self._pairs, self._rounds = plan
+            if self._has_time_for(2 * self._pairs * len(self._forms), 2):
+                break
+
+    def _too_slow_to_try(self) -> OperatorError:
+        reasons = {row.why for row in self._report.rows if row.why}
+        return OperatorError(
+            f"No variant could be tried: {', '.join(sorted(reasons))}. "
+            f"One measurement takes {self._turning_s / self._turns:.0f} s, of {self._limits.budget_s:g} s in all.",
+            hint="Stop what else runs on this machine, or raise tune.budget_s.",
+        )
+
     def _try_forms(self) -> None:
         space = self._space
-        found = forms(space.shipped, space.parameters, space.room)
-        self._planned += len(found)
-        for form, obstacle in found.items():
+        for form, obstacle in self._forms.items():
             variant = Variant(form, space.base)
             if obstacle:
                 self._report.rows.append(Row(variant, "skipped", obstacle))
@@ -153,12 +170,12 @@ class Tuner:
         """Measure against a rival, whose own ratio is `scale`; what is better and good enough is the best."""
         row = Row(variant, "skipped", "no time was left")
         self._report.rows.append(row)
-        if not self._has_time_for(2 * self._limits.pairs):
+        if not self._has_time_for(2 * self._pairs, 2 if rival == self._shipped else 3):
             return
         try:
             row.bytes = self._bench.make(variant.form) if variant.form else self._space.bytes
             self._say(variant, "measuring")
-            row.ratio = ratio(*self._take_turns([rival, variant], self._limits.pairs)).times(scale)
+            row.ratio = ratio(*self._take_turns([rival, variant], self._pairs)).times(scale)
             self._judge(row)
         except NodeError as error:
             row.verdict, row.why = "failed", error.message
@@ -202,7 +219,7 @@ class Tuner:
         if finalists[0] is finalists[-1]:
             finalists = finalists[:1]
         self._say(self._best.variant, "the last run")
-        shipped, *speeds = self._take_turns([self._shipped, *(row.variant for row in finalists)], self._limits.rounds)
+        shipped, *speeds = self._take_turns([self._shipped, *(row.variant for row in finalists)], self._rounds)
         for row, own in zip(finalists, speeds, strict=True):
             row.ratio = ratio(shipped, own)
             row.verdict, row.why = "slower", self._too_little(row.ratio)
@@ -211,7 +228,7 @@ class Tuner:
             report.why = finalists[0].why
             return
         report.winner, own = max(good, key=lambda pair: pair[0].ratio.score if pair[0].ratio else 0.0)
-        report.shipped_speed, report.winner_speed = median(shipped), median(own)
+        report.shipped_speed, report.winner_speed, report.rounds = median(shipped), median(own), self._rounds
         for row, _ in good:
             row.verdict, row.why = "better", f"{report.winner.variant.label(self._space.base)} is better still"
         report.winner.verdict, report.winner.why = "best", ""
@@ -240,9 +257,9 @@ class Tuner:
         self._turning_s += self._clock() - began
         return speed
 
-    def _has_time_for(self, turns: int) -> bool:
-        """Whether so many turns, and the last run after them, end within the budget."""
-        needed = (turns + 3 * self._limits.rounds) * self._turning_s / self._turns
+    def _has_time_for(self, turns: int, runners: int) -> bool:
+        """Whether so many turns, and a last run of so many runners after them, end within the budget."""
+        needed = (turns + runners * self._rounds) * self._turning_s / self._turns
         return self._clock() - self._began + needed <= self._limits.budget_s
 
     def _say(self, variant: Variant, what: str) -> None:

@@ -55,7 +55,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny model, short texts and short measurements."""
     (tmp_path / "texts.txt").write_text("one text of some words\n----\nand another text, which is longer")
     monkeypatch.setattr(gate, "_TEXTS", tmp_path / "texts.txt")
-    monkeypatch.setattr(tune, "FULL", Pace(seconds=0.001, pairs=1, rounds=1, most_s=30))
+    monkeypatch.setattr(tune, "FULL", Pace(seconds=0.001, plans=((1, 1),), most_s=60))
     return tiny_model.write(tmp_path / "tiny.gguf")
 
 
@@ -65,7 +65,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def report() -> Report:
-    return Report([SHIPPED, EIGHT, FOUR, LATE], EIGHT, "", Speed(112, 287, 191), Speed(137, 692, 273), 183.0)
+    return Report([SHIPPED, EIGHT, FOUR, LATE], EIGHT, "", Speed(112, 287, 191), Speed(137, 692, 273), 5, 183.0)
 
 
 def test_the_table_has_a_row_a_variant_and_its_reason(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_table_has_a_row_a_variant_and_its_reason(tmp_path: Path) -> None:
 
 def test_the_verdict_names_the_figures_and_what_to_do(tmp_path: Path) -> None:
     lines = list(tune.verdict(job(tmp_path), report(), kept=False))
-    assert lines[0] == "Q8_0 wins, in the last run against the file as shipped:"
+    assert lines[0] == "Q8_0 wins, in the last run against the file as shipped (medians of 5 rounds in turns):"
     assert lines[2] == "  prefill    287.0 ->   692.0 tokens/s (2.40 x)"
     assert "`outpost tune --apply`" in lines[-1]
     assert "--clear" in list(tune.verdict(job(tmp_path), report(), kept=True))[-1]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.errors import EngineFailed, ModelFileError
+from node.errors import EngineFailed, ModelFileError, OperatorError
 from node.settings import Engine
 from node.tuning.gate import Quality
 from node.tuning.tune import Limits, Report, Row, Space, Tuner
@@ -201,11 +201,37 @@ def test_what_is_too_large_is_skipped_with_the_numbers() -> None:
 
 def test_the_time_is_bounded_and_what_it_did_not_reach_is_said() -> None:
     bench = Scripted(gains={"Q8_0": Speed(1.2, 1.2, 1.2), "Q5_K_M": Speed(9, 9, 9)}, turn_s=10)
-    report = tune(bench, limits=Limits(max_kl=1, min_agreement=0, min_gain=1.05, budget_s=205))
+    report = tune(bench, limits=Limits(max_kl=1, min_agreement=0, min_gain=1.05, budget_s=100))
     assert report.winner is row(report, "Q8_0")
-    assert report.seconds <= 205
+    assert report.seconds <= 100
     assert (row(report, "Q5_K_M").verdict, row(report, "Q5_K_M").why) == ("skipped", "no time was left")
-    assert len(bench.turns) == 1 + 4 + 10
+    assert report.rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("turn_s", "trial", "rounds"), [(1, 4, 5), (10, 4, 5), (25, 2, 3), (50, 2, 1), (90, 2, 1)], ids=str
+)
+def test_a_slow_machine_gets_fewer_rounds(turn_s: float, trial: int, rounds: int) -> None:
+    bench = Scripted(gains={"Q8_0": Speed(2, 2, 2)}, turn_s=turn_s)
+    report = tune(bench, limits=Limits(max_kl=1, min_agreement=0, min_gain=1.05, budget_s=500))
+    assert report.winner is row(report, "Q8_0")
+    assert report.rounds == rounds
+    assert [variant.form for variant in bench.turns[1:]][:trial].count("Q8_0") == trial / 2
+    assert report.seconds <= 500
+
+
+def test_where_nothing_could_be_tried_nobody_says_that_nothing_was_faster() -> None:
+    with pytest.raises(OperatorError, match="One measurement takes 200 s, of 500 s in all") as error:
+        tune(Scripted(turn_s=200), limits=Limits(max_kl=1, min_agreement=0, min_gain=1.05, budget_s=500))
+    assert "no time was left" in error.value.message
+    assert "tune.budget_s" in (error.value.hint or "")
+
+
+def test_where_nothing_fits_the_memory_that_is_what_is_said() -> None:
+    fixed = frozenset({"threads", "flash_attention", "kv_type", "ubatch", "batch"})
+    space = Space(base=BASE, shipped="Q4_1", parameters=10_000_000, bytes=900, room=0, cores=2, threads=2, fixed=fixed)
+    with pytest.raises(OperatorError, match="MB are free"):
+        tune(Scripted(), space)
 
 
 def test_a_gain_that_the_last_run_does_not_see_does_not_win() -> None:
