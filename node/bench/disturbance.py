@@ -19,27 +19,37 @@ from node.bench.report import Figure
 from node.bench.streams import GREEDY, count_tokens, first_token, listen
 from node.client import Client
 from node.errors import OperatorError
+from node.generation import Level
 
 GAP_FACTOR, GAP_FLOOR_S = 3.0, 0.080
 TTFT_FACTOR = 2.0
 _SETTLE_S = 0.5
+_TEMPLATES = 1024  # tokens of chat templates and questions, generously
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured. `stream_tokens` must outlast the calm and the newcomer."""
+    """How much is measured. `stream_tokens` must outlast the calm and the newcomer; the levels are those of both."""
 
     rounds: int
     streams: int = 4
     calm_s: float = 4.0
     prompt_tokens: int = 3000
     stream_tokens: int = 2000
+    newcomer: Level = "standard"
+    streaming: Level = "standard"
+
+    @property
+    def cells(self) -> int:
+        """What the KV cache must hold for all of them together."""
+        return self.prompt_tokens + self.streams * self.stream_tokens + _TEMPLATES
 
 
 FULL = Plan(3)
 QUICK = Plan(1, calm_s=2.0)
+BACKGROUND = Plan(2, 6, prompt_tokens=6000, stream_tokens=900, newcomer="background", streaming="interactive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class Disturbance:
             alone, newcomer = await self._prompt(2 * number), await self._prompt(2 * number + 1)
             await asyncio.sleep(_SETTLE_S)
             self._tell(f"round {number + 1}, a long prompt alone")
-            alone_s = await first_token(self._client, alone)
+            alone_s = await first_token(self._client, alone, priority=self._plan.newcomer)
             await asyncio.sleep(_SETTLE_S)
             self._tell(f"round {number + 1}, a long prompt among {self._plan.streams} streams")
             self.rounds.append(await self._among(newcomer, alone_s))
@@ -79,18 +89,19 @@ class Disturbance:
         return await long_prompt(self._plan.prompt_tokens, seed, lambda text: count_tokens(self._url, text))
 
     async def _among(self, newcomer: str, alone_s: float) -> Round:
-        streams = [Arrivals() for _ in range(self._plan.streams)]
+        plan, streams = self._plan, [Arrivals() for _ in range(self._plan.streams)]
+        how = {**GREEDY, "priority": plan.streaming}
         tasks = [
-            asyncio.create_task(listen(self._client, question(n), stream, self._plan.stream_tokens, **GREEDY))
+            asyncio.create_task(listen(self._client, question(n), stream, plan.stream_tokens, **how))
             for n, stream in enumerate(streams)
         ]
         try:
             while not all(stream.times for stream in streams):
                 await _unless_ended(tasks, 0.02)
             calm_from = time.perf_counter()
-            await _unless_ended(tasks, self._plan.calm_s)
+            await _unless_ended(tasks, plan.calm_s)
             sent = time.perf_counter()
-            among_s = await first_token(self._client, newcomer)
+            among_s = await first_token(self._client, newcomer, priority=plan.newcomer)
             await _unless_ended(tasks, 0)
         finally:
             for task in tasks:
@@ -103,27 +114,44 @@ class Disturbance:
 
 def figures(rounds: Sequence[Round]) -> list[Figure]:
     """Both promises: how long the streams were held up, and how long the newcomer waited."""
+    alone, among = _waits(rounds)
+    ratio = statistics.median(round.among_s / round.alone_s for round in rounds)
+    waited = f"{among:.2f} / {alone:.2f} s"
+    return [
+        held_up(rounds),
+        Figure("long prompt's TTFT, among streams / alone", ratio, at_most=TTFT_FACTOR, detail=waited),
+    ]
+
+
+def background_figures(rounds: Sequence[Round], plan: Plan) -> list[Figure]:
+    """The streams were not held up for it, and it was answered all the same."""
+    alone, among = _waits(rounds)
+    waited = f"of {plan.rounds}; its TTFT {among:.1f} s, alone {alone:.1f} s"
+    return [
+        held_up(rounds),
+        Figure("background prompts answered", len(rounds), "prompts", at_least=plan.rounds, detail=waited),
+    ]
+
+
+def held_up(rounds: Sequence[Round]) -> Figure:
+    """The streams' gaps while the newcomer's prompt was read."""
     calm = [gap for round in rounds for gap in round.calm]
     disturbed = [gap for round in rounds for gap in round.disturbed]
     usual, worst = statistics.median(calm), percentile(disturbed, 0.99)
-    alone, among = (statistics.median(getattr(round, name) for round in rounds) for name in ("alone_s", "among_s"))
     middle, longest = statistics.median(disturbed), max(disturbed)
-    return [
-        Figure(
-            "p99 gap while a long prompt is read",
-            worst * 1000,
-            "ms",
-            at_most=max(GAP_FACTOR * usual, GAP_FLOOR_S) * 1000,
-            detail=f"median {middle * 1000:.1f}, longest {longest * 1000:.1f} ms of {len(disturbed)}; "
-            f"undisturbed median {usual * 1000:.1f}, p99 {percentile(calm, 0.99) * 1000:.1f} ms",
-        ),
-        Figure(
-            "long prompt's TTFT, among streams / alone",
-            statistics.median(round.among_s / round.alone_s for round in rounds),
-            at_most=TTFT_FACTOR,
-            detail=f"{among:.2f} / {alone:.2f} s",
-        ),
-    ]
+    return Figure(
+        "p99 gap while a long prompt is read",
+        worst * 1000,
+        "ms",
+        at_most=max(GAP_FACTOR * usual, GAP_FLOOR_S) * 1000,
+        detail=f"median {middle * 1000:.1f}, longest {longest * 1000:.1f} ms of {len(disturbed)}; "
+        f"undisturbed median {usual * 1000:.1f}, p99 {percentile(calm, 0.99) * 1000:.1f} ms",
+    )
+
+
+def _waits(rounds: Sequence[Round]) -> tuple[float, float]:
+    """The newcomer's median TTFT alone and among streams, in seconds."""
+    return statistics.median(round.alone_s for round in rounds), statistics.median(round.among_s for round in rounds)
 
 
 def _before(stream: Arrivals, end: float) -> list[float]:

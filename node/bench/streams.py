@@ -43,9 +43,9 @@ async def together(client: Client, prompts: Sequence[str], max_tokens: int, **mo
     return streams
 
 
-async def first_token(client: Client, prompt: str, max_tokens: int = 4) -> float:
-    """Seconds from the request to the first text of its answer."""
-    done = await listen(client, prompt, Arrivals(), max_tokens, **GREEDY)
+async def first_token(client: Client, prompt: str, max_tokens: int = 4, **more: Any) -> float:
+    """Seconds from the request to the first text of its answer; `more` goes to the client's chat."""
+    done = await listen(client, prompt, Arrivals(), max_tokens, **GREEDY, **more)
     if done.ttft_s is None:
         raise EngineFailed("An answer came without any text.")
     return done.ttft_s

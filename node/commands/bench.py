@@ -73,6 +73,14 @@ Target: beside the slow one the p95 gap of the seven may grow by {slow_reader.GR
 by {slow_reader.RSS_MIB:g} MiB.
 """
 
+_BACKGROUND = f"""\
+While {disturbance.BACKGROUND.streams} interactive answers stream, a background prompt of \
+{disturbance.BACKGROUND.prompt_tokens:,} tokens arrives.
+
+Target: until its first token the p99 of the streams' gaps is at most {disturbance.GAP_FACTOR:g} times their \
+undisturbed median, or
+{disturbance.GAP_FLOOR_S * 1000:g} ms where that is more; and it is answered.
+"""
 _JOURNAL = f"""\
 What resumable answers cost. Tokens/s of {journal.STREAMS} resumable streams against plain ones, in turns on one node \
 (target: at
@@ -129,6 +137,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     crowded = _add(benches, "contention", "what other busy processes cost", _CONTENTION, _contention)
     crowded.add_argument("--rounds", type=_count, metavar="N", help="rounds of each kind (default: 4)")
     crowded.add_argument("--quick", action="store_true", help="one short round: a first impression")
+    low = _add(benches, "background", "what a long background prompt does to people", _BACKGROUND, _background)
+    low.add_argument("--rounds", type=_count, metavar="N", help="rounds (default: 2)")
     endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
     endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
     paced = _add(benches, "pacing", "what the playout buffer and the pacer do on a bad link", _PACING, _pacing)
@@ -271,6 +281,19 @@ async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]
 async def _load(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
     found, facts = await bench_load.measure(args, settings, changes)
     return Report("outpost bench load", found, (*_conditions(settings), *facts))
+
+
+async def _background(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    plan = disturbance.BACKGROUND
+    if args.rounds:
+        plan = dataclasses.replace(plan, rounds=args.rounds)
+    async with NodeProcess([*changes, f"engine.kv_tokens={plan.cells}"]) as node, Client(node.url) as client:
+        steps = Steps("measurements")
+        newcomer = disturbance.Disturbance(node.url, client, plan, steps.next)
+        steps.total = newcomer.runs
+        await newcomer.run()
+    found = disturbance.background_figures(newcomer.rounds, plan)
+    return Report("outpost bench background", tuple(found), _conditions(settings))
 
 
 async def _pacing(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.bench.disturbance import FULL, QUICK, Disturbance, Plan, Round, figures
+from node.bench.disturbance import BACKGROUND, FULL, QUICK, Disturbance, Plan, Round, background_figures, figures
 from node.bench.process import NodeProcess
 from node.client import Client
 from node.errors import OperatorError
@@ -37,6 +37,20 @@ def test_the_newcomer_is_judged_by_the_median_round() -> None:
 @pytest.mark.parametrize("plan", [FULL, QUICK])
 def test_plans_measure_what_is_promised(plan: Plan) -> None:
     assert (plan.streams, plan.prompt_tokens) == (4, 3000)
+
+
+def test_a_background_prompt_may_take_its_time_but_is_answered() -> None:
+    rounds = [Round(CALM, (0.079,) * 100, 5.0, among) for among in (40.0, 60.0)]
+    gap, answered = background_figures(rounds, BACKGROUND)
+    assert (gap.met, answered.value, answered.met) == (True, 2, True)
+    assert answered.detail == "of 2; its TTFT 50.0 s, alone 5.0 s"
+    assert background_figures(rounds[:1], BACKGROUND)[1].met is False
+
+
+def test_all_of_the_background_plan_fits_the_cache() -> None:
+    assert (BACKGROUND.streams, BACKGROUND.prompt_tokens) == (6, 6000)
+    assert BACKGROUND.cells >= 6000 + 6 * 900
+    assert (BACKGROUND.newcomer, BACKGROUND.streaming) == ("background", "interactive")
 
 
 async def test_a_round_on_a_node(echo_process: NodeProcess) -> None:

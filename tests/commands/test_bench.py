@@ -97,7 +97,14 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "promise"), [("engine", "0.92"), ("soak", "32 MiB"), ("pacing", "20 ms"), ("slow-reader", "16 MiB")]
+    ("name", "promise"),
+    [
+        ("engine", "0.92"),
+        ("background", "6,000 tokens"),
+        ("soak", "32 MiB"),
+        ("pacing", "20 ms"),
+        ("slow-reader", "16 MiB"),
+    ],
 )
 def test_help_says_what_is_measured(name: str, promise: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", name, "--help"]) == 0
