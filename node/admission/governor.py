@@ -2,8 +2,8 @@
 
 Stress is what critical and interactive requests feel: the worst of the p95 gap between their tokens and of their wait
 for a slot, against their objectives. Standard and background have no say in it: a node that has more to do than it can
-keeps them waiting, and that alone is no reason to give anything up. Nor is a slow machine: the objective for gaps is
-never less than twice the best that this one has shown.
+keeps them waiting, and that alone is no reason to give anything up. Nor is a slow machine, or one that is busy with
+something else: the gaps that it makes with few streams are learnt, and the objective is never less than twice as much.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from node.generation import Level, Request
 
 _URGENT: tuple[Level, ...] = ("critical", "interactive")
 _SLACK = 2.0
-_CREEP = 1.001  # a second: a machine that became slower (heat, other work) is believed after some minutes
+_SMOOTHING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,14 @@ class Governor:
 
     def __init__(self, slots: int, objectives: Objectives) -> None:
         self._objectives = objectives
+        self._few = max(1, slots // 4)
         self._able: frozenset[Rung] = frozenset({"cached"} if objectives.cached_answers else ())
         self._concurrency = Concurrency(slots, objectives.gap_s)
         self._fuse = SurgeFuse()
         self._ladder = Ladder()
         self._stress = 0.0
         self._pressure = 0.0
-        self._best_gap_s = 0.0  # the median gap in this node's best second; 0 where none was seen
+        self._usual_s = 0.0  # p95 of the gaps that this machine makes with few streams; 0 where none was seen
         self._steps: Counter[tuple[Rung, str]] = Counter()
 
     @property
@@ -86,10 +87,9 @@ class Governor:
         """Look at everything; gives the ladder's step if it took one."""
         self._fuse.look(now, running >= self.limit)
         self._pressure = memory.pressure
-        objective_s, p95_s = (
-            self._gap_objective_s(sensors.pace.percentile(0.5, now)),
-            sensors.pace.percentile(0.95, now),
-        )
+        p95_s = sensors.pace.percentile(0.95, now)
+        self._learn(p95_s, running)
+        objective_s = self._gap_objective_s
         scaled_s = None if p95_s is None else p95_s * self._objectives.gap_s / objective_s
         self._concurrency.update(memory, scaled_s, running, now)
         gap_s, wait_s = sensors.gap_s(_URGENT, now), sensors.wait_s(_URGENT, now)
@@ -100,18 +100,24 @@ class Governor:
             self._steps[(step.new, "up") if up else (step.old, "down")] += 1
         return step
 
-    def _gap_objective_s(self, median_s: float | None) -> float:
-        """The operator's, or what this machine can do."""
-        if median_s is not None:
-            self._best_gap_s = min(median_s, self._best_gap_s * _CREEP or median_s)
-        return max(self._objectives.gap_s, _SLACK * self._best_gap_s)
+    @property
+    def _gap_objective_s(self) -> float:
+        return max(self._objectives.gap_s, _SLACK * self._usual_s)
+
+    def _learn(self, p95_s: float | None, running: int) -> None:
+        if p95_s is None:
+            return
+        if running <= self._few:
+            self._usual_s += (p95_s - self._usual_s) * (_SMOOTHING if self._usual_s else 1.0)
+        elif self._usual_s:
+            self._usual_s = min(self._usual_s, p95_s)
 
     def status(self) -> Mapping[str, Any]:
         """Where it stands."""
         return {
             "rung": self.rung,
             "stress": self._stress,
-            "gap_objective_s": self._gap_objective_s(None),
+            "gap_objective_s": self._gap_objective_s,
             "memory_share": self._pressure,
             "limit": self.limit,
             "limited_by": self._concurrency.reason or "nothing",
