@@ -1,8 +1,8 @@
 """How much memory a node really takes at its busiest, against what is computed from the model's header.
 
-For each variant of the settings a node is started and made busy: all slots answer, the cache fills up, embeddings and a
-structured answer are asked for, and a long prompt arrives beside an answer. The kernel's high-water mark of the process
-(VmHWM) is what it took.
+For each variant of the settings a node is started and made busy: all slots answer, embeddings and a structured answer
+are asked for, and a long prompt arrives beside an answer. The kernel's high-water mark of the process (VmHWM) is what
+it took.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from node.fleet.footprint import MIB, Footprint
 from node.settings import Settings
 
 MOST_OFF = 0.10
+_BESIDE = 128  # tokens of the answer that streams while a long prompt is read
+_BEGUN_S = 0.3
 _SCHEMA = {"type": "object", "properties": {"answer": {"type": "string", "maxLength": 20}}, "required": ["answer"]}
 
 Tell = Callable[[str], None]
@@ -114,12 +116,11 @@ async def _fill(client: Client, url: str, variant: Variant) -> None:
             "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": _SCHEMA}},
         },
     )
-    # Beside an answer, as long as the cache has room for it; then alone, so that the cache was full once.
-    beside = asyncio.create_task(together(client, [question(1)], min(200, variant.context // 8)))
-    await asyncio.sleep(0.5)
-    await first_token(client, await _prompt(url, variant.context * 3 // 4, 1), 1)
+    # As long as the cache has room for, beside an answer that runs when it comes.
+    beside = asyncio.create_task(together(client, [question(1)], _BESIDE))
+    await asyncio.sleep(_BEGUN_S)
+    await first_token(client, await _prompt(url, variant.context - 2 * _BESIDE, 1), 1)
     await beside
-    await first_token(client, await _prompt(url, variant.context - 128, 2), 1)
 
 
 async def _prompt(url: str, tokens: int, seed: int) -> str:

@@ -21,7 +21,7 @@ ABOUT = f"""\
 How much memory a node takes at its busiest, against what `outpost profile check` computes from the model's header.
 
 For each of several contexts, cache formats and slots a node is started; all slots answer, embeddings and a structured
-answer are asked for, a long prompt arrives beside an answer, and another fills the cache. What it took is the kernel's
+answer are asked for, and a prompt that fills the cache arrives beside an answer. What it took is the kernel's
 high-water mark of the process. Target: computed within {memory.MOST_OFF:.0%} of taken, each time.
 
 It takes about three minutes, with --quick half a minute.

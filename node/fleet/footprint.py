@@ -16,7 +16,7 @@ proportion; that part is computed but was never measured.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -31,15 +31,17 @@ _FLOAT, _HALF = 4, 2
 _CELLS_STEP = 256  # llama.cpp rounds a context's cells up
 # Bytes of so many numbers in the KV cache: blocks as in gguf.TYPES.
 _KV_BLOCKS = {"f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q5_1": (32, 24), "q4_0": (32, 18)}
-# Types that get a second copy, by the feature that its layout is made for (get_optimal_repack_type).
+# Types that get a second copy, by the feature that its layout is made for (ggml-cpu: amx.cpp, get_optimal_repack_type).
 _PACKED = {
+    "amx": {"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "F16"},
     "avx2": {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"},
     "avx512f": {"Q2_K"},
     "dotprod": {"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "MXFP4", "Q1_0"},
 }
 # Fitted to nodes with vocabularies of 49,000 and 152,000 tokens; `outpost bench memory` shows whether they still hold.
-_PROGRAM = 83 * MIB
+_PROGRAM = 95 * MIB
 _PROGRAM_TOKEN = 650
+_AMX_Q8_0 = 38 / 34  # a sum more for every block
 _ASIDE_COPIES = 3  # its cache, and two copies while it is taken out
 
 
@@ -88,7 +90,7 @@ def footprint(
     sequences = seats.sequences(engine.slots) + seats.SPARE
     buffers = _buffers(model, engine, cells, sequences, engine.slots + STATES)
     work = Part("buffers", buffers, f"{engine.slots} slots")
-    packed = sum(size for kind, size in model.shape.matrices.items() if kind in packed_types(features))
+    packed = _packed(model.shape.matrices, features)
     aside = _aside(model, engine, _cells(context)) if threads >= 2 and not share else 0
     own = share if gpu == "own" else 0.0
     parts = (
@@ -107,6 +109,11 @@ def footprint(
 def packed_types(features: Collection[str]) -> frozenset[str]:
     """The types that llama.cpp keeps a second copy of on a processor with these features."""
     return frozenset[str]().union(*(kinds for feature, kinds in _PACKED.items() if feature in features))
+
+
+def _packed(matrices: Mapping[str, int], features: Collection[str]) -> int:
+    types, larger = packed_types(features), {"Q8_0": _AMX_Q8_0} if "amx" in features else {}
+    return round(sum(size * larger.get(kind, 1) for kind, size in matrices.items() if kind in types))
 
 
 def _share(gpu_layers: int, layers: int) -> float:

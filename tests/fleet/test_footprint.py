@@ -83,6 +83,7 @@ def test_the_cache(engine: Engine, cache: float) -> None:
         (AVX2, {"Q4_K": 50 * MIB, "Q6_K": 10 * MIB}, 50.0),
         (("neon", "dotprod"), {"Q4_0": 50 * MIB, "Q8_0": 10 * MIB}, 60.0),
         (("neon",), {"Q4_0": 50 * MIB}, 0.0),
+        ((*AVX2, "amx"), SMALL.shape.matrices, 95.3),  # as llama.cpp says: AMX model buffer size = 95.34 MiB
         ((), {"Q4_0": 50 * MIB}, 0.0),
     ],
 )
