@@ -58,13 +58,14 @@ class Departures:
         self._unanswered = math.inf  # when the oldest without an answer after it went out
 
     def left(self, number: int, size: int, eliciting: bool, now: float) -> None:
-        """A datagram of `size` bytes went out."""
+        """A datagram of `size` bytes went out; one that only acknowledges is not held against the next."""
+        if not eliciting:
+            return
         early = _EARLY_S if self.path.measured else _AT_FIRST_S
         self._free_at = max(self._free_at, now - early) + (size + OVERHEAD) / self.path.rate
-        if eliciting:
-            self.path.sent(number, size, now)
-            self.last = now
-            self._unanswered = min(self._unanswered, now)
+        self.path.sent(number, size, now)
+        self.last = now
+        self._unanswered = min(self._unanswered, now)
 
     def answered(self, as_of: float) -> None:
         """The other end has seen the packet that went out then."""
@@ -126,7 +127,7 @@ class Departures:
         schedule.sent(kind, now, more)
         if kind is Kind.NEWS and not more:
             pressed = path.tight or self._free_at > now - _EARLY_S / 2
-            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, pressed)
+            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, pressed, path.tight)
         return [*stop, *blocks]
 
     def _launch(self, sender: Sender, now: float) -> None:

@@ -27,8 +27,9 @@ QUEUE_S = 0.06
 _REORDER = 3
 _NOMINAL = 1460  # RFC 4828
 _WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)  # RFC 5348, 5.4
-_DRAIN, _CRUISE, _PROBE = 0.75, 0.92, 1.03  # of a full path's capacity; the last, a round trip
-_SLOWEST = 100.0  # bytes a second; a limit below is a measurement gone wrong
+_DRAIN, _CRUISE, _PROBE = 0.8, 0.95, 1.15  # of a full path's capacity; the last for one round trip,
+_PROBE_S = 8.0  # so often
+_SLOWEST = 300.0  # bytes a second; a limit below is a queue that others made
 _BURSTS = 16  # longest burst told apart
 _FADE = 0.98  # what a burst still counts after the next
 _FIRST_LOSS = 0.02  # expected before anything was seen: some protection from the start
@@ -54,7 +55,7 @@ class Path:
         self._arrived = _Arrived()
         self._limit = math.inf
         self._queue = 0.0
-        self._adjusted = -math.inf
+        self._adjusted = self._probe_at = -math.inf
 
     def sent(self, number: int, size: int, now: float) -> None:
         """A packet that asks for an acknowledgement went out; `size` is the datagram's."""
@@ -124,12 +125,15 @@ class Path:
             return  # what was changed last shows only now
         if self._queue > QUEUE_S:
             self._limit = max(_SLOWEST, _DRAIN * capacity)
-        elif self._limit < math.inf:
-            self._limit = max(self._limit * _PROBE, _CRUISE * capacity)
+        elif self._limit == math.inf:
+            return
+        elif now < self._probe_at:
+            self._limit = _CRUISE * capacity
+        else:
+            self._limit = _PROBE * capacity
+            self._probe_at = now + _PROBE_S
             if self._limit > FIRST_RATE:
                 self._limit = math.inf
-        else:
-            return
         self._adjusted = now
 
     @property

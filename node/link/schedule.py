@@ -81,14 +81,16 @@ class Schedule:
             self._timeouts += 1
         self._last_sent = now
 
-    def plan(self, now: float, loss: float, burst: float, ended: bool, pressed: bool) -> None:
-        """News went out: plan what follows them. `pressed` is a path that has no room for copies."""
+    def plan(self, now: float, loss: float, burst: float, ended: bool, pressed: bool, tight: bool = False) -> None:
+        """News went out: plan what follows. A `pressed` path has no room for copies, a `tight` one none for a tail."""
         count = 0 if pressed else copies(loss)
         if burst < _BURSTY:
             self._plan = [(now + COPY_S * (i + 1), Kind.COPY) for i in range(count)]
         else:
             count = max(2, count) if count else 0
             self._plan = [(now + self._gap * (i + 1) / (count + 1), Kind.COPY) for i in range(count)]
+        if tight:
+            return
         start = now if ended else self._last_news + 2 * self._gap
         self._plan += [(start + offset, Kind.REPEAT) for offset in TAIL_S]
         self._plan.sort()
