@@ -115,7 +115,7 @@ class Node:
             "prewarm": self._keeper.status() if self._keeper else {},
             "memory": {"resident_bytes": resident(), "free_bytes": machine.available, "most_bytes": machine.most},
             "tuning": {
-                "variant": Path(self._settings.model.variant).name,
+                "variant": Path(self._settings.model.variant).name or "as shipped",
                 "auto": self._auto_tune.state if self._auto_tune else "off",
             },
             "cpu": {"threads": engine.threads, "allowed": self._allowance.most, "reason": self._allowance.reason},

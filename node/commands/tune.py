@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -215,7 +214,8 @@ def _go_with_parent() -> None:
     os.nice(_NICE)
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1 << 10):  # not through `sys.stdin`: Python cannot end while a thread holds that
+            pass
         os._exit(1)
 
     threading.Thread(target=wait, name="parent", daemon=True).start()

@@ -188,6 +188,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
+def test_in_the_background_it_ends_well_while_its_node_lives(home: Path, model: Path) -> None:
+    with child(home, model, "--apply", "--background", "--json", "--set", "engine.batch=64") as process:
+        assert process.wait(100) == 0
+    said = (home.parent / "said").read_text()
+    assert json.loads(said[said.index("{\n") :])["kept"] is True
+    assert tuned.of(str(model)) is not None
+
+
 def test_in_the_background_it_ends_with_its_node(home: Path, model: Path) -> None:
     with child(home, model, "--apply", "--background") as process:
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
