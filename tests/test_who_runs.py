@@ -21,7 +21,7 @@ Start = Callable[..., Awaitable[Node]]
 PATIENT = {"load_gap_ms": 60_000, "load_wait_ms": 600_000}  # however busy this machine is, nothing is given up
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 QUESTION = "How is bread made?"
-URGENT = "Is there anybody at the harbour who can read the tide before the ferry leaves in ten minutes, please?"
+URGENT = "Is there anybody at the harbour who can read the tide before the ferry leaves in ten minutes, please? " * 6
 
 
 async def ask(
@@ -62,14 +62,18 @@ async def test_a_pause_leaves_no_trace(start_node: Start) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("cells", [0, 112], ids=["kept", "read again"])
-async def test_a_paused_greedy_answer_is_the_undisturbed_one(start_node: Start, weights: Path, cells: int) -> None:
+@pytest.mark.parametrize("cells", [0, 256], ids=["kept", "read again"])
+async def test_a_paused_greedy_answer_is_the_undisturbed_one(
+    start_node: Start, weights: Path, cells: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also where the cache is too small to keep what was paused beside what runs."""
     room = {"engine_context": cells, "engine_kv_tokens": cells} if cells else {}
     # One thread: with more, each pause of one on a busy machine holds up the others.
     node = await start_node(engine_slots=1, engine_threads=1, **room, **PATIENT)
-    undisturbed, paused = await undisturbed_and_paused(node, 60)
+    with caplog.at_level("INFO", "node.engine.llama"):
+        undisturbed, paused = await undisturbed_and_paused(node, 200)
     assert paused == undisturbed
+    assert ("preempted to make room in the cache" in caplog.text) == bool(cells)
 
 
 async def test_a_request_that_waits_too_long_is_told_so(start_node: Start) -> None:
