@@ -73,12 +73,12 @@ FULL = (
     Variant(1024),
     Variant(4096),
     Variant(8192),
-    Variant(8192, "q8_0"),
-    Variant(4096, slots=16),
-    Variant(4096, threads=1),
-    Variant(4096, warm_mib=64),
+    Variant(2048, "q8_0"),
+    Variant(2048, slots=16),
+    Variant(2048, threads=1),
+    Variant(2048, warm_mib=32),
 )
-QUICK = (Variant(1024), Variant(4096, "q8_0"))
+QUICK = (Variant(1024), Variant(2048, "q8_0"))
 
 
 @dataclass(frozen=True, slots=True)
