@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 32 << 10  # a guess, until there is a state
 _DISK_BYTES_S = 100e6  # a guess, until something was loaded
-_SMOOTHING = 0.3
+_TIMED_BLOCKS = 4  # what fewer took says little about a token
 
 OnEngine = Callable[[Callable[[Engine], Any]], Awaitable[Any]]
 
@@ -40,7 +41,7 @@ class Stock:
         self.loads = 0
         self.saves = 0
         self._on_engine = on_engine
-        self._load_s: float | None = None
+        self._load_s: deque[float] = deque(maxlen=8)  # a token, in late loads
         self._disk = asyncio.Lock()  # one file at a time, or several requests would load the same one
         self._full = False
 
@@ -53,7 +54,8 @@ class Stock:
     def costs(self) -> Costs:
         """Per token, as measured so far."""
         token = self.memory.token_bytes or _TOKEN_BYTES
-        load_s = token / _DISK_BYTES_S if self._load_s is None else self._load_s
+        # The least of several: one that was disturbed must not be the reason never to load again.
+        load_s = min(self._load_s, default=token / _DISK_BYTES_S)
         return Costs(token, token, max(self.prefill_s, 1e-6), load_s)
 
     async def ask_engine(self) -> None:
@@ -155,9 +157,8 @@ class Stock:
         for end, state in zip(ends, blocks, strict=True):
             if not self.memory.put(whose, link.file.ids[:end], state):
                 return False
-        per_token = (time.monotonic() - started) / (link.end - link.start)
-        known = per_token if self._load_s is None else self._load_s
-        self._load_s = known + _SMOOTHING * (per_token - known)
+        if len(blocks) >= _TIMED_BLOCKS:
+            self._load_s.append((time.monotonic() - started) / (link.end - link.start))
         self.loads += 1
         return True
 

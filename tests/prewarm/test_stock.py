@@ -76,9 +76,11 @@ async def test_loading_is_not_worth_it_where_reading_is_faster(start_stock: Star
     await read(stock, "a")
     await stock.save("a", LONG, 1 << 20)
     stock.memory.clear()
-    stock._load_s = 2.0
+    stock._load_s.append(2.0)
     assert not stock.worth_loading("a", LONG)
-    stock._load_s = 0.5
+    stock._load_s.append(0.5)
+    stock._load_s.append(3.0)
+    assert stock.worth_loading("a", LONG), "one was disturbed"
     assert not stock.worth_loading("a", LONG[: BLOCK - 1]), "less than a block"
 
 
