@@ -182,13 +182,15 @@ class Node:
             log.warning("the grace period is over", extra={"running": gate.running})
 
     async def _steer(self, reception: Reception) -> None:
-        """Let admission look at the machine, once a second."""
+        """Let admission and warm prefixes look at the machine, once a second."""
         while True:
             await asyncio.sleep(_STEER_S)
             machine = await asyncio.to_thread(memory)
             most, free = machine.most, machine.available
             used = None if most is None or free is None else (most - free, most)
             reception.steer(self._worker.load.kv_total, used)
+            if self._keeper is not None:
+                self._keeper.relieve(most, free)
 
     async def serve_until_signal(self, on_ready: Callable[[Node], None]) -> None:
         """Start, run until SIGTERM or SIGINT, stop gracefully; a second signal stops at once."""

@@ -19,7 +19,7 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
-from node.commands import bench_link, bench_load, bench_memory
+from node.commands import bench_link, bench_load, bench_memory, bench_warming
 from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.fleet import profiles
@@ -100,6 +100,7 @@ What the decisions cost that are made for each request, in simulated time; no no
 It takes about three minutes, with --quick seconds.
 """
 
+_NO_STATES = "prewarm.memory_bytes=0"  # what is kept of prompts has a budget of its own, and would look like a leak
 _ENDED = 128 + signal.SIGTERM
 
 _CONTENTION = f"""\
@@ -145,6 +146,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     paced.add_argument("--trace", type=Path, metavar="FILE", help="delays as CSV, columns pub_ms and delay_ms")
     beside = _add(benches, "slow-reader", "what a slow reader costs the others", _SLOW_READER, _slow_reader)
     beside.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of each kind (default: 3)")
+    warmed = _add(benches, "warming", "what warm prefixes cost, and what they give", bench_warming.ABOUT, _warming)
+    bench_warming.add_arguments(warmed, _count)
     decisions = _add(benches, "admission", "what deciding who runs costs", _ADMISSION, _admission)
     decisions.add_argument("--quick", action="store_true", help="fewer decisions: a first impression")
     endurance.add_argument("--clients", type=_count, default=64, metavar="N", help="how many (default: 64)")
@@ -242,7 +245,12 @@ async def _link(args: argparse.Namespace, settings: Settings, changes: list[str]
 
 
 async def _memory(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
-    return Report("outpost bench memory", await bench_memory.measure(args, settings, changes), _conditions(settings))
+    found = await bench_memory.measure(args, settings, changes)
+    return Report("outpost bench memory", found, _conditions(settings))
+
+
+async def _warming(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    return Report("outpost bench warming", await bench_warming.measure(args, settings, changes), _conditions(settings))
 
 
 async def _contention(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
@@ -269,7 +277,7 @@ async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]
     plan = soak.Plan(args.clients, args.minutes * 60)
     # Every client may wait: no level may fill all of the room, and none is sent away because its wait would be long.
     room = [f"queue.max_waiting={max(2 * plan.clients, settings.queue.max_waiting)}", "queue.patience=100000"]
-    async with NodeProcess([*changes, *room]) as node:
+    async with NodeProcess([*changes, *room, _NO_STATES]) as node:
         steps = Steps("s", round(plan.seconds))
         soaking = soak.Soak(node, plan, steps.reach)
         await soaking.run()
@@ -313,7 +321,7 @@ async def _admission(args: argparse.Namespace, settings: Settings, changes: list
 
 async def _slow_reader(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
     plan = slow_reader.Plan(args.rounds)
-    async with NodeProcess(changes) as node, Client(node.url) as client:
+    async with NodeProcess([*changes, _NO_STATES]) as node, Client(node.url) as client:
         steps = Steps("measurements")
         beside = slow_reader.SlowReader(node, client, plan, steps.next)
         steps.total = beside.runs

@@ -61,6 +61,7 @@ class BlockStore:
 
     def __init__(self, budget: int, *, shared: bool = False) -> None:
         self.budget = budget
+        self._room = budget
         self._shared = shared
         self.bytes = 0
         self.token_bytes = 0.0  # of the last state that came; 0 before there was one
@@ -110,6 +111,12 @@ class BlockStore:
             for owner, ids in prefixes:
                 for block in self._walk(owner, ids)[0]:
                     block.protected = True
+
+    def confine(self, size: int) -> None:
+        """Take no more than `size` bytes for now, where that is less than the budget."""
+        with self._lock:
+            self._room = min(self.budget, max(0, size))
+            self._shrink()
 
     def drop(self, owner: Owner, ids: Ids) -> None:
         """Free what only this prefix needs."""
@@ -175,7 +182,7 @@ class BlockStore:
             self._by_use.move_to_end(block)
 
     def _shrink(self) -> None:
-        while self.bytes > self.budget:
+        while self.bytes > self._room:
             # A protected block's ancestors are protected too, so the first that is not is a leaf as well.
             oldest = next((block for block in self._by_use if not block.protected), None)
             self._detach(oldest or next(iter(self._by_use)))

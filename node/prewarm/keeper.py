@@ -133,6 +133,11 @@ class Keeper:
         owner, ids = self._owner(caller), _ids(prompt)
         return max(self._stock.in_memory(owner, ids), self._stock.on_disk(owner, ids)) / len(prompt)
 
+    def relieve(self, most: int | None, free: int | None) -> None:
+        """Give memory back while less than a tenth of the machine's is free; both as bytes, None where unknown."""
+        if most is not None and free is not None:
+            self._stock.memory.confine(self._stock.memory.bytes + free - most // 10)
+
     @property
     def warmth(self) -> Warmth:
         """What warm prefixes have done, and what they take now."""

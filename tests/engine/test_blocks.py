@@ -145,6 +145,18 @@ def test_a_longer_block_inherits_the_protection_of_the_one_it_stands_for() -> No
     assert store.length("a", long) == BLOCK
 
 
+def test_memory_that_is_short_is_given_back_and_taken_again() -> None:
+    store = BlockStore(10 * COST)
+    keep(store, "a", text(4 * BLOCK))
+    store.confine(2 * COST)
+    assert (store.bytes, store.length("a", text(4 * BLOCK))) == (2 * COST, 2 * BLOCK)
+    store.confine(-5)
+    assert store.bytes == 0
+    store.confine(1 << 40)
+    keep(store, "a", text(11 * BLOCK))
+    assert store.bytes == 10 * COST, "never more than the budget"
+
+
 def test_dropping_leaves_what_others_need() -> None:
     store, preamble = BlockStore(1 << 20), text(BLOCK)
     one, two = (np.concatenate([preamble, text(100, seed)]) for seed in (1, 2))

@@ -173,6 +173,17 @@ async def test_the_share_that_is_warm_counts_memory_and_disk(start: StartKeeper)
     assert parts.keeper.warm_share((), caller) == 0.0
 
 
+async def test_it_gives_memory_back_while_the_machine_is_short_of_it(start: StartKeeper) -> None:
+    parts = await start()
+    await parts.ask(LONG)
+    parts.keeper.relieve(None, None)
+    parts.keeper.relieve(1000, 900)
+    assert parts.keeper.warmth.memory_bytes > 0
+    parts.keeper.relieve(1 << 30, 1 << 20)
+    assert parts.keeper.warmth.memory_bytes == 0
+    assert parts.keeper.warmth.evictions == 2
+
+
 async def test_it_warms_and_stores_when_the_node_is_idle(start: StartKeeper) -> None:
     parts = await start(settle_s=0.0, min_sessions=2)
     for session in ("1", "2"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +121,33 @@ def test_foreign_damaged_and_half_written_files_are_removed_and_told_once(
     assert [file.path for file in again.files] == [good.path]
     assert len(caplog.records) == 2
     assert {record.__dict__.get("files", 1) for record in caplog.records} == {1, 2}
+
+
+WRITER = """
+import sys, pathlib
+import numpy as np
+from node.prewarm.states import write
+folder = pathlib.Path(sys.argv[1])
+print("writing", flush=True)
+for seed in range(100_000):
+    ids = np.random.default_rng(seed).integers(0, 50_000, 200).astype(np.int32)
+    write(folder, "print", "a", ids, [ids[at : at + 64].tobytes() * 500 for at in range(0, 200, 64)])
+"""
+
+
+@pytest.mark.parametrize("life_s", [0.0, 0.011, 0.023, 0.042])
+def test_a_writer_that_is_killed_leaves_whole_files_or_none(tmp_path: Path, life_s: float) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout
+        writer.stdout.readline()
+        time.sleep(life_s)
+        writer.kill()
+    opened = Shelf(tmp_path, "print")
+    opened.open()
+    assert {file.path for file in opened.files} == set(tmp_path.iterdir())
+    for file in opened.files:
+        assert len(read_blocks(file, 0, 200)) == 4
 
 
 def test_clearing_leaves_no_file(shelf: Shelf) -> None:

@@ -203,7 +203,7 @@ async def test_memory_too_small_for_a_state_ends_the_loading(start_stock: StartS
     await read(stock, "a")
     await stock.save("a", LONG, 1 << 20)
     stock.memory.clear()
-    stock.memory.budget = 2 * 2 * 4 * BLOCK
+    stock.memory.confine(2 * 2 * 4 * BLOCK)
     assert await stock.load("a", LONG) == 2 * BLOCK
 
 
