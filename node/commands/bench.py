@@ -245,8 +245,7 @@ async def _link(args: argparse.Namespace, settings: Settings, changes: list[str]
 
 
 async def _memory(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
-    found = await bench_memory.measure(args, settings, changes)
-    return Report("outpost bench memory", found, _conditions(settings))
+    return Report("outpost bench memory", await bench_memory.measure(args, settings, changes), _conditions(settings))
 
 
 async def _warming(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
