@@ -105,8 +105,8 @@ class Tuner:
         self._clock, self._began = clock, clock()
         self._turns = 0
         self._turning_s = 0.0
-        self._qualities: dict[tuple[str, str, str], Quality] = {}
         self._shipped = Variant(AS_SHIPPED, space.base)
+        self._qualities = {_arithmetic(self._shipped): Quality(0.0, 1.0, 0)}  # compared with itself, at no place
         self._best = Row(self._shipped, "shipped", ratio=Speed(1, 1, 1), bytes=space.bytes)
         self._report = Report([self._best])
         self._forms = forms(space.shipped, space.parameters, space.room)
@@ -203,7 +203,7 @@ class Tuner:
 
     def _quality(self, variant: Variant) -> Quality:
         """Threads and batches leave the words alone: the same arithmetic is judged once."""
-        key = variant.form, variant.engine.kv_type, variant.engine.flash_attention
+        key = _arithmetic(variant)
         if key not in self._qualities:
             self._say(variant, "comparing what it says")
             self._qualities[key] = self._bench.quality(variant)
@@ -265,3 +265,8 @@ class Tuner:
     def _say(self, variant: Variant, what: str) -> None:
         done = len(self._report.rows) - 1
         self._tell(f"{variant.label(self._space.base)}: {what}", done, max(self._planned, done + 1))
+
+
+def _arithmetic(variant: Variant) -> tuple[str, str, str]:
+    """What decides which words a variant says."""
+    return variant.form, variant.engine.kv_type, variant.engine.flash_attention
