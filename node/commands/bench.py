@@ -19,7 +19,7 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
-from node.commands import bench_link, bench_load, bench_memory, bench_warming
+from node.commands import bench_link, bench_load, bench_memory, bench_prewarm, bench_warming
 from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.fleet import profiles
@@ -135,6 +135,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     bench_link.add_arguments(lossy)
     taken = _add(benches, "memory", "how much memory it takes, against what is computed", bench_memory.ABOUT, _memory)
     bench_memory.add_arguments(taken)
+    warm = _add(benches, "prewarm", "what warm prefixes are worth on a replay", bench_prewarm.ABOUT, _prewarm)
+    bench_prewarm.add_arguments(warm)
     crowded = _add(benches, "contention", "what other busy processes cost", _CONTENTION, _contention)
     crowded.add_argument("--rounds", type=_count, metavar="N", help="rounds of each kind (default: 4)")
     crowded.add_argument("--quick", action="store_true", help="one short round: a first impression")
@@ -250,6 +252,11 @@ async def _memory(args: argparse.Namespace, settings: Settings, changes: list[st
 
 async def _warming(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
     return Report("outpost bench warming", await bench_warming.measure(args, settings, changes), _conditions(settings))
+
+
+async def _prewarm(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    figures, facts = await bench_prewarm.measure(args, settings, changes)
+    return Report("outpost bench prewarm", figures, (*_conditions(settings), *facts))
 
 
 async def _contention(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

@@ -36,7 +36,7 @@ PLAN_BUSY_S = 60.0  # the same where the node is never idle
 REPLAN_S = 300.0  # at least
 BUSY_SAVE_S = 10.0
 TAKE_UP_S = 60.0  # how long generations of a former life may take up what it stored for them
-_PLANNED = 0.75  # of the memory; the rest is for conversations, which no plan foresees
+PLANNED = 0.75  # of the memory; the rest is for conversations, which no plan foresees
 _STATES = 1 << 16  # host memory knows no limit to the number of states
 
 
@@ -159,7 +159,7 @@ class Warmer:
             return
         stock, settings = self._stock, self._settings
         disk_bytes = settings.disk_bytes if stock.shelf else 0
-        budgets = Budgets(int(stock.memory.budget * _PLANNED), _STATES, disk_bytes)
+        budgets = Budgets(int(stock.memory.budget * PLANNED), _STATES, disk_bytes)
         self.plan = await asyncio.to_thread(plan, self._history.candidates(self._held()), budgets, stock.costs)
         by_id = {decision.candidate.id: decision.candidate for decision in self.plan.decisions}
         self._for_memory = self._prefixes(by_id[id] for id in self.plan.states)

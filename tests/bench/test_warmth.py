@@ -1,0 +1,88 @@
+"""Real nodes with warm prefixes: what their waits come to, and one short run with the echo engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.bench.process import NodeProcess
+from node.bench.replay import Step
+from node.bench.warmth import Answered, Lives, Plan, Seen, ask, figures, quiet
+from node.errors import EngineFailed
+from tests.conftest import settings
+
+
+def seen(warm_s: float = 0.1, cold_s: float = 1.0, rest_s: float = 0.1, after: int = 80) -> Seen:
+    return Seen(
+        warm=[Answered(warm_s, 80)] * 4,
+        cold=[cold_s] * 4,
+        rest=[rest_s] * 4,
+        boots=[(warm_s, cold_s)] * 3,
+        restarted={"stopped": [Answered(warm_s, 80)] * 2, "killed": [Answered(warm_s, after)] * 2},
+        tokens=[100] * 4,
+    )
+
+
+def test_a_good_run_meets_everything() -> None:
+    found = figures(seen(), [80, 80, 80, 80])
+    assert [figure.met for figure in found] == [True] * 5
+    assert found[0].at_most == pytest.approx(135.0)
+    assert found[1].value == pytest.approx(0.1)
+    assert "320 of 400 tokens were warm, 320 simulated" in found[1].detail
+
+
+@pytest.mark.parametrize(
+    ("of", "missed"),
+    [
+        (seen(warm_s=0.14), "median TTFT of hits"),
+        (seen(cold_s=0.19), "all prompts, with / without prewarming"),
+        (seen(cold_s=0.6), "TTFT of the top prefix after boot / cold"),
+        (seen(after=74), "hit ratio lost, killed in the middle"),
+    ],
+)
+def test_each_target_can_be_missed(of: Seen, missed: str) -> None:
+    assert missed in {figure.name for figure in figures(of, [80] * 4) if figure.met is False}
+
+
+def test_a_run_without_a_hit_meets_nothing_that_is_about_hits() -> None:
+    nothing = seen()
+    nothing.warm, nothing.rest = [Answered(1.0, 0)] * 4, []
+    assert figures(nothing, [0] * 4)[0].met is False
+
+
+async def test_a_prompt_of_ids_is_asked_as_it_is(echo_process: NodeProcess) -> None:
+    answered = await ask(echo_process.url, tuple(range(97, 120)), "somebody")
+    assert answered.seconds > 0
+    assert answered.cached == 0
+    await quiet(echo_process)
+
+
+async def test_a_prompt_that_was_read_otherwise_is_an_error(
+    echo_process: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Longer(tuple[int, ...]):
+        def __len__(self) -> int:
+            return 99
+
+    with pytest.raises(EngineFailed, match="99 tokens"):
+        await ask(echo_process.url, Longer((97, 98)), "somebody")
+
+
+async def test_three_lives_beside_a_cold_node(tmp_path: Path) -> None:
+    """Hits and restarts are real; the echo engine's waits say nothing."""
+    prompts = [
+        (*b"all of these begin with the very same words, and far more of them than fit a block " * 2, n)
+        for n in b"abcdefgh"
+    ]
+    steps = [Step(float(number), ids) for number, ids in enumerate(prompts)]
+    told: list[str] = []
+    plan = Plan(requests=4, warm_s=5.0)
+    lives = Lives(settings(engine_kind="echo"), ["engine.kind=echo"], "echo", tmp_path, plan)
+    await lives.run(steps[:4], steps[4:], told.append)
+    assert len(told) == plan.steps
+    assert len(lives.seen.warm) == len(lives.seen.cold) == 4
+    assert len(lives.seen.boots) == 3
+    assert {life: len(after) for life, after in lives.seen.restarted.items()} == {"stopped": 2, "killed": 2}
+    assert all(answered.cached > 100 for answered in lives.seen.warm)
+    assert all(answered.cached > 100 for after in lives.seen.restarted.values() for answered in after)

@@ -1,0 +1,49 @@
+"""`outpost bench prewarm` on the command line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from node import cli
+
+DATA = Path(__file__).parents[1] / "data"
+WORDS = ["--data", str(DATA / "bfcl_live"), "--trace", str(DATA / "azure_conv.csv")]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of this machine reach the tests; the weights may."""
+    for name in [name for name in os.environ if name.startswith("OUTPOST_") and name != "OUTPOST_HOME"]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "VERBS", ("bench",))
+
+
+@pytest.mark.parametrize("promise", ["0.88", "1.25 x", "0.5 x", "0.15 x", "5 points"])
+def test_help_says_what_is_promised(promise: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "prewarm", "--help"]) == 0
+    assert promise in capsys.readouterr().out
+
+
+def test_data_and_trace_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "prewarm"]) == 2
+    assert "--data" in capsys.readouterr().err
+
+
+def test_it_needs_a_vocabulary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "prewarm", *WORDS, "--set", "engine.kind=echo"]) == 2
+    assert "vocabulary" in capsys.readouterr().err
+
+
+@pytest.mark.model
+def test_the_simulation_needs_no_node(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["bench", "prewarm", *WORDS, "--quick", "--simulate"])
+    out, err = capsys.readouterr()
+    assert "as listed" in out
+    assert "shuffled" in out
+    assert "75 requests after 75" in out
+    assert "simulation" in err
+    assert code == (1 if "MISSED" in out else 0)
