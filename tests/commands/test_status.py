@@ -18,7 +18,9 @@ from tests.support.process import free_port
 from tests.support.process import serving as serving_process
 from tests.support.service import scripted, serving
 
-PROGRAM = "import sys; from node import cli; cli.VERBS = ('status',); sys.exit(cli.main())"
+# Where this suite runs in the background its children would be deaf to Ctrl-C.
+HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+PROGRAM = HEARING + "import sys; from node import cli; cli.VERBS = ('status',); sys.exit(cli.main())"
 KEY = "a-key-of-16-letters"
 
 
