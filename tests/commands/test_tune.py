@@ -164,7 +164,10 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 @contextlib.contextmanager
 def child(home: Path, model: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A run in a process of its own that has begun to make something."""
-    command = [sys.executable, "-m", "node", "tune", "--model", str(model), *words, *_FEW]
+    # Where this suite runs in the background its children would be deaf to Ctrl-C.
+    hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program = hearing + "import sys; from node import cli; sys.exit(cli.main())"
+    command = [sys.executable, "-c", program, "tune", "--model", str(model), *words, *_FEW]
     own = {**os.environ, "OUTPOST_HOME": str(home)}
     with (home.parent / "said").open("wb") as said:
         process = subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=said, stderr=said)
