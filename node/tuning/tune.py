@@ -105,6 +105,7 @@ class Tuner:
         self._clock, self._began = clock, clock()
         self._turns = 0
         self._turning_s = 0.0
+        self._gate_s = 0.0  # what the gate took when it was last asked
         self._shipped = Variant(AS_SHIPPED, space.base)
         self._qualities = {_arithmetic(self._shipped): Quality(0.0, 1.0, 0)}  # compared with itself, at no place
         self._best = Row(self._shipped, "shipped", ratio=Speed(1, 1, 1), bytes=space.bytes)
@@ -170,7 +171,8 @@ class Tuner:
         """Measure against a rival, whose own ratio is `scale`; what is better and good enough is the best."""
         row = Row(variant, "skipped", "no time was left")
         self._report.rows.append(row)
-        if not self._has_time_for(2 * self._pairs, 2 if rival == self._shipped else 3):
+        gate_s = 0.0 if _arithmetic(variant) in self._qualities else self._gate_s
+        if not self._has_time_for(2 * self._pairs, 2 if rival == self._shipped else 3, gate_s):
             return
         try:
             row.bytes = self._bench.make(variant.form) if variant.form else self._space.bytes
@@ -206,7 +208,9 @@ class Tuner:
         key = _arithmetic(variant)
         if key not in self._qualities:
             self._say(variant, "comparing what it says")
+            began = self._clock()
             self._qualities[key] = self._bench.quality(variant)
+            self._gate_s = self._clock() - began
         return self._qualities[key]
 
     def _confirm(self) -> None:
@@ -219,6 +223,10 @@ class Tuner:
         if finalists[0] is finalists[-1]:
             finalists = finalists[:1]
         self._say(self._best.variant, "the last run")
+        for plan in self._limits.plans:  # the gate may have taken longer than was thought
+            self._rounds = plan[1]
+            if self._has_time_for(0, 1 + len(finalists)):
+                break
         shipped, *speeds = self._take_turns([self._shipped, *(row.variant for row in finalists)], self._rounds)
         for row, own in zip(finalists, speeds, strict=True):
             row.ratio = ratio(shipped, own)
@@ -257,9 +265,9 @@ class Tuner:
         self._turning_s += self._clock() - began
         return speed
 
-    def _has_time_for(self, turns: int, runners: int) -> bool:
-        """Whether so many turns, and a last run of so many runners after them, end within the budget."""
-        needed = (turns + runners * self._rounds) * self._turning_s / self._turns
+    def _has_time_for(self, turns: int, runners: int, more_s: float = 0.0) -> bool:
+        """Whether so many turns, something else, and a last run of so many runners end within the budget."""
+        needed = (turns + runners * self._rounds) * self._turning_s / self._turns + more_s
         return self._clock() - self._began + needed <= self._limits.budget_s
 
     def _say(self, variant: Variant, what: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as limits
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -29,6 +30,7 @@ def vector(values: list[float]) -> gate.Distribution:
     return np.array(values, np.float32)
 
 
+@limits(deadline=None)
 @given(logits)
 def test_log_softmax_is_a_distribution(values: list[float]) -> None:
     found = log_softmax(vector(values))
@@ -36,12 +38,14 @@ def test_log_softmax_is_a_distribution(values: list[float]) -> None:
     assert found[np.argmax(vector(values))] == found.max()
 
 
+@limits(deadline=None)
 @given(logits, st.floats(-1000, 1000, width=32))
 def test_a_shift_of_all_logits_is_nothing(values: list[float], shift: float) -> None:
     one, other = log_softmax(vector(values)), log_softmax(vector(values) + np.float32(shift))
     assert np.allclose(one, other, atol=1e-2)
 
 
+@limits(deadline=None)
 @given(st.data(), st.integers(2, 20))
 def test_divergence_is_never_negative_and_nothing_from_itself(data: st.DataObject, size: int) -> None:
     sized = st.lists(st.floats(-10, 10, width=32), min_size=size, max_size=size)

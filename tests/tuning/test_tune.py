@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from node.errors import EngineFailed, ModelFileError, OperatorError
@@ -32,6 +33,7 @@ class Scripted:
     broken: frozenset[str] = frozenset()
     load: Callable[[int], float] = lambda turn: 1.0
     turn_s: float = 1.0
+    gate_s: float = 0.0
     now: float = 0.0
     made: set[str] = field(default_factory=set)
     dropped: list[str] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Scripted:
 
     def quality(self, variant: Variant) -> Quality:
         self.judged.append(variant)
+        self.now += self.gate_s
         return self.quality_of(variant) if self.quality_of else self.qualities.get(variant.form, GOOD)
 
 
@@ -228,6 +231,18 @@ def test_a_slow_machine_gets_fewer_rounds(turn_s: float, trial: int, rounds: int
     assert report.seconds <= 500
 
 
+def test_a_slow_gate_takes_rounds_from_the_last_run_and_is_reckoned_with_from_then_on() -> None:
+    bench = Scripted(gains={"Q8_0": Speed(1.2, 1.2, 1.2), "Q4_0": Speed(2, 2, 2)}, turn_s=2, gate_s=60)
+    report = tune(bench, limits=Limits(max_kl=1, min_agreement=0, min_gain=1.05, budget_s=100))
+    assert report.winner is row(report, "Q8_0")
+    assert (row(report, "Q4_0").verdict, row(report, "Q4_0").why) == ("skipped", "no time was left")
+    assert report.rounds == 5
+    assert report.seconds <= 100
+    slower = Scripted(gains={"Q8_0": Speed(1.2, 1.2, 1.2)}, turn_s=2, gate_s=80)
+    assert tune(slower, limits=Limits(max_kl=1, min_agreement=0, min_gain=1.05, budget_s=100)).rounds == 1
+    assert slower.now <= 100
+
+
 def test_where_nothing_could_be_tried_nobody_says_that_nothing_was_faster() -> None:
     with pytest.raises(OperatorError, match="One measurement takes 200 s, of 500 s in all") as error:
         tune(Scripted(turn_s=200), limits=Limits(max_kl=1, min_agreement=0, min_gain=1.05, budget_s=500))
@@ -321,6 +336,7 @@ def test_turns_are_taken_in_changing_order() -> None:
     ]
 
 
+@limits(deadline=None)
 @given(
     gains=st.dictionaries(st.sampled_from(list(FORMS)), st.builds(Speed, *[st.floats(0.5, 4)] * 3)),
     bad=st.sets(st.sampled_from(list(FORMS))),
