@@ -194,7 +194,7 @@ class Model(Protocol):
 class Load:
     """How busy the node is right now. `kv_used` of `kv_total` cache cells hold tokens; `memory_free` is in bytes.
 
-    `threads` decode on the CPU.
+    `threads` decode on the CPU. `drafted` tokens were guessed so far, and `accepted` of them were right.
     """
 
     running: int
@@ -203,6 +203,8 @@ class Load:
     kv_total: int
     memory_free: int | None = None
     threads: int = 1
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from aiohttp import web
 from node.admission import policy
 from node.admission.gate import Gate
 from node.admission.reception import Reception
+from node.engine.answers import Answers
 from node.engine.base import Engine, open_engine
 from node.engine.blocks import BlockStore
 from node.engine.power import Allowance, Look, look_at_machine, watch
@@ -74,7 +75,8 @@ class Node:
         self._allowance, self._look = Allowance(settings.power), look
         prewarm = settings.prewarm
         states = BlockStore(prewarm.memory_bytes, shared=prewarm.share_between_tenants) if prewarm.enabled else None
-        self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights, states))
+        answers = _answers(settings)
+        self._worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights, states, answers))
         self._stock = Stock(states or BlockStore(0), self._worker.on_engine)
         self._keeper: Keeper | None = None
         self._reception: Reception | None = None
@@ -99,7 +101,8 @@ class Node:
         assert self._reception is not None, "the node was not started"
         engine, gate = self._worker.load, self._reception.gate
         free = memory().available
-        return Load(gate.running, gate.waiting, engine.kv_used, engine.kv_total, free, engine.threads)
+        drafts = (engine.drafted, engine.accepted)
+        return Load(gate.running, gate.waiting, engine.kv_used, engine.kv_total, free, engine.threads, *drafts)
 
     def warmth(self) -> Warmth:
         return self._keeper.warmth if self._keeper else Warmth()
@@ -119,6 +122,7 @@ class Node:
                 "auto": self._auto_tune.state if self._auto_tune else "off",
             },
             "cpu": {"threads": engine.threads, "allowed": self._allowance.most, "reason": self._allowance.reason},
+            "drafts": {"proposed": engine.drafted, "accepted": engine.accepted},
         }
 
     async def start(self) -> None:
@@ -282,6 +286,14 @@ def _limit(engine: Engine, most: int | None) -> bool:
     if engine.cores is not None:
         engine.cores.limit(most)
     return engine.cores is not None
+
+
+def _answers(settings: Settings) -> Answers | None:
+    """Past answers for guesses; they live in memory and in the engine's thread, and nothing of them is stored."""
+    prewarm = settings.prewarm
+    if settings.engine.drafts != "history" or not prewarm.enabled or not prewarm.answer_bytes:
+        return None
+    return Answers(prewarm.answer_bytes, prewarm.min_sessions, shared=prewarm.share_between_tenants)
 
 
 def _database_file(settings: Settings) -> Path | None:

@@ -79,6 +79,8 @@ class Engine(Section, frozen=True):
     "target time of one step while answers stream: bounds the gap that a new prompt can cause"
     prefill_step_ms: float = 600.0
     "target time of one step while only prompts are read: bounds how long a newcomer or a cancel waits"
+    drafts: Literal["history", "own", "off"] = "history"
+    "check guessed tokens in the same step where that pays: from past answers and own text, from own text, or not"
     pooling: Literal["auto", "none", "mean", "last"] = "auto"
     "how embeddings are made from token states; auto takes the model's own, or the mean; none turns them off"
 
@@ -174,6 +176,8 @@ class Prewarm(Section, frozen=True):
     "seconds after which what nobody asked any more is forgotten"
     history_bytes: int = 16 << 20
     "memory for the history; beyond that, what is least expected to come again is forgotten"
+    answer_bytes: int = 8 << 20
+    "memory for past answers that guesses come from (engine.drafts); 0 keeps none"
     short_half_life_s: float = 3600.0
     "seconds after which a prompt counts half for what will be asked soon"
     long_half_life_s: float = 86_400.0
@@ -316,6 +320,7 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("link", "serial_baud"): (300, 4_000_000),
     ("prewarm", "min_sessions"): (1, 100),
     ("prewarm", "max_age_s"): (60, 10 * 365 * 86_400),
+    ("prewarm", "answer_bytes"): (0, 1 << 34),
     ("prewarm", "history_bytes"): (1 << 20, 1 << 32),
     ("prewarm", "memory_bytes"): (0, 1 << 40),
     ("prewarm", "disk_bytes"): (0, 1 << 44),

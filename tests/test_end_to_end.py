@@ -134,7 +134,7 @@ def test_tools_stream_in_fragments(client: openai.OpenAI) -> None:
     assert deltas[0].function.name == "get_weather"
     arguments = "".join(delta.function.arguments or "" for delta in deltas if delta.function)
     assert json.loads(arguments)["city"]
-    assert len(deltas) > 3
+    assert len(deltas) > 1  # how many there are is up to the drafts: what was guessed right comes at once
 
 
 def test_structured_output_fits_its_schema(client: openai.OpenAI) -> None:

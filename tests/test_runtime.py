@@ -48,7 +48,8 @@ async def test_a_started_node_answers_and_is_ready(echo_node: Node) -> None:
     assert service.load().running == 0
     assert service.load().kv_total > 0
     status = service.status()
-    assert set(status) >= {"model", "queue", "kv", "memory", "cpu"}
+    assert set(status) >= {"model", "queue", "kv", "memory", "cpu", "drafts"}
+    assert status["drafts"] == {"proposed": 0, "accepted": 0}
     assert status["model"]["engine"] == "echo"
     assert status["queue"]["levels"]["standard"]["admitted"] == 2, "the question, and the first token of all"
     assert status["memory"]["resident_bytes"] > 1 << 20

@@ -19,7 +19,7 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
-from node.commands import bench_link, bench_load, bench_memory, bench_prewarm, bench_warming
+from node.commands import bench_drafts, bench_link, bench_load, bench_memory, bench_prewarm, bench_warming
 from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.fleet import profiles
@@ -111,6 +111,8 @@ dedicated core; it is
 back at full speed {contention.BACK_WITHIN_S:g} s after they end. It takes about three minutes, with --quick half a one.
 """
 
+_ONE_BY_ONE = "engine.drafts=off"  # where tokens a step are compared: texts that repeat themselves would be guessed
+
 Verbs = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it
 
 
@@ -142,6 +144,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     crowded.add_argument("--quick", action="store_true", help="one short round: a first impression")
     low = _add(benches, "background", "what a long background prompt does to people", _BACKGROUND, _background)
     low.add_argument("--rounds", type=_count, metavar="N", help="rounds (default: 2)")
+    guessed = _add(benches, "drafts", "what guessing next tokens is worth", bench_drafts.ABOUT, _drafts)
+    bench_drafts.add_arguments(guessed)
     endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
     endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
     paced = _add(benches, "pacing", "what the playout buffer and the pacer do on a bad link", _PACING, _pacing)
@@ -211,7 +215,7 @@ async def _engine(args: argparse.Namespace, settings: Settings, changes: list[st
         first = dataclasses.replace(first, rounds=args.rounds)
         second = dataclasses.replace(second, rounds=args.rounds)
     with BareLoop(settings.engine, served(settings.model)) as bare:
-        async with NodeProcess(changes) as node, Client(node.url) as client:
+        async with NodeProcess([*changes, _ONE_BY_ONE]) as node, Client(node.url) as client:
             steps = Steps("measurements")
             cost = engine.Throughput(bare, node, client, first, steps.next)
             newcomer = disturbance.Disturbance(node.url, client, second, steps.next)
@@ -236,7 +240,7 @@ async def _journal(args: argparse.Namespace, settings: Settings, changes: list[s
     steps = Steps("measurements", 2 * plan.rounds + 1)
     with tempfile.TemporaryDirectory(dir=home()) as folder:
         database = f"streams.database={folder}/node.db"
-        async with NodeProcess([*changes, database]) as node, Client(node.url) as client:
+        async with NodeProcess([*changes, database, _ONE_BY_ONE]) as node, Client(node.url) as client:
             turns = await journal.rates(client, plan, steps.next)
         waited = await journal.waits(Path(folder) / "waits.db", plan, steps.next)
     return Report("outpost bench journal", tuple(journal.figures(turns, waited)), _conditions(settings))
@@ -267,8 +271,8 @@ async def _contention(args: argparse.Namespace, settings: Settings, changes: lis
     if args.rounds:
         plan = dataclasses.replace(plan, rounds=args.rounds)
     async with (
-        NodeProcess([*changes, "engine.threads=1"]) as one,
-        NodeProcess(changes) as full,
+        NodeProcess([*changes, _ONE_BY_ONE, "engine.threads=1"]) as one,
+        NodeProcess([*changes, _ONE_BY_ONE]) as full,
         Client(one.url) as alone,
         Client(full.url) as all_threads,
     ):
@@ -277,6 +281,11 @@ async def _contention(args: argparse.Namespace, settings: Settings, changes: lis
         steps.total = crowded.runs
         await crowded.run()
     return Report("outpost bench contention", tuple(contention.figures(crowded.rounds)), _conditions(settings))
+
+
+async def _drafts(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    found, facts = await bench_drafts.measure(args, settings, changes)
+    return Report("outpost bench drafts", found, (*_conditions(settings), *facts))
 
 
 async def _soak(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

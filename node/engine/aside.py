@@ -110,7 +110,7 @@ class Aside:
             if not self._wanted:
                 return
             context.use_threads(self.threads)
-            context.decode([Part(0, start, self._ids[start : start + chunk], False)])
+            context.decode([Part(0, start, self._ids[start : start + chunk], 0)])
         self._data = context.take(0, self._warm, len(self._ids))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from node.engine.answers import Answers
 from node.engine.blocks import BlockStore, Ids, Owner
 from node.generation import Event, Model, Request
 from node.settings import Engine as EngineSettings
@@ -13,7 +14,8 @@ from node.settings import Engine as EngineSettings
 class EngineLoad(NamedTuple):
     """Requests that are not ended, those of them that are not held, and the KV cache's cells: in use, and all.
 
-    `threads` decode on the CPU just now; fewer than there might be while other processes want the cores.
+    `threads` decode on the CPU just now; fewer than there might be while other processes want the cores. `drafted`
+    tokens were guessed and checked so far, and `accepted` of them were right.
     """
 
     requests: int
@@ -21,6 +23,8 @@ class EngineLoad(NamedTuple):
     kv_used: int
     kv_total: int
     threads: int = 1
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Warming(Protocol):
@@ -51,12 +55,14 @@ class Engine(Protocol):
     holds keeps count: a held request has left its slot to others, and needs a free one to go on.
 
     It begins requests with what its store has of their prompts, and leaves there what it read. `warm` is None where it
-    cannot, or has no store. `cores` is None where the number of threads cannot be changed.
+    cannot, or has no store. `cores` is None where the number of threads cannot be changed, `answers` where past answers
+    are not guessed from.
     """
 
     model: Model
     warm: Warming | None
     cores: Threads | None
+    answers: Answers | None
 
     @property
     def load(self) -> EngineLoad:
@@ -89,8 +95,17 @@ class Engine(Protocol):
         """Free the model. Nothing may be called afterwards."""
 
 
-def open_engine(settings: EngineSettings, name: str, weights: Path | None, store: BlockStore | None = None) -> Engine:
-    """Load an engine with its model; slow, and raises ModelFileError. `weights` is not needed by `echo`."""
+def open_engine(
+    settings: EngineSettings,
+    name: str,
+    weights: Path | None,
+    store: BlockStore | None = None,
+    answers: Answers | None = None,
+) -> Engine:
+    """Load an engine with its model; slow, and raises ModelFileError. `weights` is not needed by `echo`.
+
+    `answers` belong to the engine's thread from then on.
+    """
     if settings.kind == "echo":
         from node.engine.echo import EchoEngine
 
@@ -98,4 +113,4 @@ def open_engine(settings: EngineSettings, name: str, weights: Path | None, store
     from node.engine.llama import LlamaEngine
 
     assert weights is not None, "the llama engine needs a file"
-    return LlamaEngine(settings, name, weights, store)
+    return LlamaEngine(settings, name, weights, store, answers)

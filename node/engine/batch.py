@@ -33,11 +33,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`tokens` pending tokens of `slot` to decode in this step; `last` when none are pending after it."""
+    """`tokens` tokens of `slot` to decode in this step; `last` when none are pending after it.
+
+    The last `drafts` of them are not pending but guessed; only a sequence that streams has any.
+    """
 
     slot: int
     tokens: int
     last: bool
+    drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

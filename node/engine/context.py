@@ -29,12 +29,12 @@ Floats = npt.NDArray[np.float32]
 
 
 class Part(NamedTuple):
-    """Consecutive tokens of one sequence; with `output` the last of them gives logits."""
+    """Consecutive tokens of one sequence; the last `outputs` of them give logits."""
 
     slot: int
     position: int
     ids: npt.NDArray[np.int32]
-    output: bool
+    outputs: int
 
 
 class CacheFull(Exception):
@@ -206,8 +206,7 @@ class _Batch:
             self._tokens[at:end] = part.ids
             self._positions[at:end] = np.arange(part.position, part.position + len(part.ids), dtype=np.int32)
             self._slot_pointers[at:end] = self._slots.ctypes.data + part.slot * self._slots.itemsize
-            if part.output:
-                self._outputs[end - 1] = 1
+            self._outputs[end - part.outputs : end] = 1
             at = end
         self._value.n_tokens = at
         return self._value

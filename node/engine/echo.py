@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from node.engine import seats
+from node.engine.answers import Answers
 from node.engine.base import EngineLoad, Threads, Warming
 from node.engine.blocks import BLOCK, BlockStore, Ids, Owner, block_start
 from node.errors import EngineFailed, Unsupported
@@ -79,6 +80,7 @@ class EchoEngine:
         self._warm = EchoWarm(store) if store else None
         self.warm: Warming | None = self._warm
         self.cores: Threads | None = None
+        self.answers: Answers | None = None
         self._cached: dict[str, int] = {}  # prompt bytes that need not be read, until the prompt is begun
 
     def add(self, request: Request) -> None:

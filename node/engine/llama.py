@@ -2,7 +2,8 @@
 
 A step is: plan (`batch`), decode (`context`), sample what got output. A sequence is its tokens, how many of them are in
 the cache, and its sampler; nothing else is state, so that a preempted sequence is simply read again. Long prompts that
-arrive among streams are read `aside`; what is `warm` of a prompt is not read at all.
+arrive among streams are read `aside`; what is `warm` of a prompt is not read at all; tokens that are guessed (`draft`)
+are checked together with the one that has to be decoded.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from node.engine import seats
+from node.engine.answers import Answers
 from node.engine.aside import SideReader
 from node.engine.base import EngineLoad, Threads, Warming
 from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
 from node.engine.blocks import BlockStore
 from node.engine.context import STATES, CacheFull, Floats, Part
 from node.engine.decoder import Decoder, closing_on_error
+from node.engine.draft import Drafts, without
 from node.engine.guide import unusable
 from node.engine.model import LlamaModel
 from node.engine.running import Running
@@ -47,7 +50,14 @@ log = logging.getLogger(__name__)
 class LlamaEngine:
     """See `engine.base.Engine`."""
 
-    def __init__(self, settings: EngineSettings, name: str, weights: Path, store: BlockStore | None = None) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        name: str,
+        weights: Path,
+        store: BlockStore | None = None,
+        answers: Answers | None = None,
+    ) -> None:
         self._settings = settings
         self._decoder = Decoder(settings, weights)
         with closing_on_error(self._decoder):
@@ -71,6 +81,12 @@ class LlamaEngine:
         store = store if self._decoder.can_be_cut else None
         self._prefixes = Warm(self._context, store, lambda: self._cost.per_token(0))
         self.warm: Warming | None = self._prefixes if store else None
+        self.answers = answers if settings.drafts == "history" else None
+        self._drafts = Drafts(
+            self.answers,
+            self._decoder.vocabulary.eog,
+            enabled=settings.drafts != "off" and self._decoder.can_be_cut,
+        )
         self._costs: dict[int, StepCost] = {}  # by how many threads decode
         self._sequences: dict[str, Running] = {}  # oldest first
         self._free = list(range(settings.slots + seats.parked(settings.slots)))
@@ -124,7 +140,8 @@ class LlamaEngine:
         sequences = self._sequences.values()
         active, used = sum(not s.held for s in sequences), _cells(sequences)
         used -= self._prefixes.shared_cells
-        return EngineLoad(len(sequences), active, used, self._context.cells, self._side.cores.threads)
+        threads, drafts = self._side.cores.threads, self._drafts
+        return EngineLoad(len(sequences), active, used, self._context.cells, threads, drafts.proposed, drafts.accepted)
 
     def close(self) -> None:
         for sequence in list(self._sequences.values()):
@@ -173,7 +190,8 @@ class LlamaEngine:
             budget, limit = min(budget, STATES), min(limit, len(rows) + STATES)
         plan = plan_step(rows, cells, budget, limit)
         self._preempt(plan.preempted)
-        return plan
+        room = min(self._cells - _cells(everyone), self._context.batch) - plan.tokens
+        return self._drafts.add(plan, {s.slot: s for s in active}, room)
 
     def _preempt(self, slots: Sequence[int]) -> None:
         for sequence in self._sequences.values():
@@ -192,7 +210,10 @@ class LlamaEngine:
         try:
             self._context.decode([_part(chunk, sequence) for chunk, sequence in work], states=states)
         except CacheFull:
-            self._yield_cells()
+            if (plain := without(plan)) != plan:
+                self._run(plain)
+            else:
+                self._yield_cells()
             return
         streams = sum(sequence.pending == 1 for _, sequence in work)
         index = -1
@@ -200,13 +221,18 @@ class LlamaEngine:
             index += chunk.tokens
             self._advance(chunk, sequence, index)
         if not states:
-            self._observe(streams, plan.tokens - streams, started)
+            self._observe(streams, plan, started)
 
-    def _observe(self, streams: int, prompt_tokens: int, started: float) -> None:
-        now = time.monotonic()
-        self._cost.observe(streams, prompt_tokens, now - started)
+    def _observe(self, streams: int, plan: Plan, started: float) -> None:
+        """Learn from a step that took until now."""
+        now, drafts = time.monotonic(), sum(chunk.drafts for chunk in plan.chunks)
+        prompt_tokens = plan.tokens - streams - drafts
+        if not drafts:
+            self._cost.observe(streams, prompt_tokens, now - started)
+        if streams and not prompt_tokens:
+            self._drafts.observe(plan.tokens, now - started)
         if streams or prompt_tokens >= StepCost.TILE:
-            self._side.cores.observe(streams, prompt_tokens, now - started, now)
+            self._side.cores.observe(streams + drafts, prompt_tokens, now - started, now)
 
     def _yield_cells(self) -> None:
         holding = [sequence for sequence in self._sequences.values() if sequence.cached]
@@ -221,11 +247,11 @@ class LlamaEngine:
         """Account for what was decoded and act on its output, which stands at batch position `index`."""
         request = sequence.request
         self._start(sequence)
-        sequence.cached += chunk.tokens
+        sequence.cached += chunk.tokens - chunk.drafts
         if request.kind == "embed":
             self._embed(chunk, sequence, index)
         elif chunk.last:
-            self._sample(sequence, index)
+            self._answer(chunk, sequence, index)
 
     def _start(self, sequence: Running) -> None:
         if not sequence.started:
@@ -233,18 +259,32 @@ class LlamaEngine:
             cached = min(sequence.warm, len(sequence.request.prompt))
             self._events.append((sequence.request.id, Started(cached)))
 
-    def _sample(self, sequence: Running, index: int) -> None:
+    def _answer(self, chunk: Chunk, sequence: Running, index: int) -> None:
+        """Draw the next token, and one more for each draft that was right."""
+        drafted = sequence.tokens[sequence.length : sequence.length + chunk.drafts].tolist()
+        right, at = 0, index - chunk.drafts
+        while goes_on := self._sample(sequence, at + right):
+            if right == chunk.drafts or sequence.tokens[sequence.length - 1] != drafted[right]:
+                break
+            sequence.cached += 1
+            right += 1
+        self._drafts.checked(chunk.drafts, right)
+        if goes_on and right < chunk.drafts:
+            self._context.trim(sequence.slot, sequence.cached)
+
+    def _sample(self, sequence: Running, index: int) -> bool:
+        """Draw one token from the logits at batch position `index`; False when it was the last."""
         request, vocabulary = sequence.request, self._decoder.vocabulary
         logits = self._context.logits(index) if sequence.matcher or request.logprobs is not None else None
         plain = None if logits is None or request.logprobs is None else logits.copy()
         if sequence.matcher and logits is not None and not sequence.matcher.apply(logits):
             self._end(sequence, Failed(unusable(sequence.matcher.reason)))
-            return
+            return False
         assert sequence.sampler is not None
         token = sequence.sampler.sample(self._context.handle, index, sequence.generated)
         if token in vocabulary.eog:
             self._end(sequence, Finished("stop", len(request.prompt), sequence.generated))
-            return
+            return False
         sequence.tokens[sequence.length] = token
         sequence.length += 1
         sequence.generated += 1
@@ -254,6 +294,9 @@ class LlamaEngine:
         if complete or sequence.generated == request.max_tokens:
             end = Finished("stop" if complete else "length", len(request.prompt), sequence.generated)
             self._end(sequence, end)
+            return False
+        self._drafts.saw(sequence)
+        return True
 
     def _embed(self, chunk: Chunk, sequence: Running, index: int) -> None:
         first = index if self._pooling == "last" else index - chunk.tokens + 1
@@ -267,6 +310,8 @@ class LlamaEngine:
             self._end(sequence, Embedded(vector, len(sequence.request.prompt)))
 
     def _end(self, sequence: Running, event: Event) -> None:
+        if isinstance(event, Finished):
+            self._drafts.ended(sequence)
         self._release(sequence)
         self._events.append((sequence.request.id, event))
 
@@ -285,7 +330,7 @@ def _cells(sequences: Iterable[Running]) -> int:
 
 def _part(chunk: Chunk, sequence: Running) -> Part:
     ids = sequence.tokens[sequence.cached : sequence.cached + chunk.tokens]
-    return Part(sequence.slot, sequence.cached, ids, chunk.last)
+    return Part(sequence.slot, sequence.cached, ids, 1 + chunk.drafts if chunk.last else 0)
 
 
 def _logprob(logits: Floats, token: int, count: int) -> Logprob:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from node.engine.context import Floats
+from node.engine.guess import Guess
 from node.engine.guide import Matcher
 from node.engine.sampling import Sampler
 from node.generation import LEVELS, Request
@@ -18,6 +19,7 @@ class Running:
         "aside",
         "cached",
         "generated",
+        "guess",
         "held",
         "length",
         "matcher",
@@ -42,6 +44,7 @@ class Running:
         self.cached = 0
         self.warm = 0  # the first of them that need not be read
         self.generated = len(request.continued)
+        self.guess: Guess | None = None  # from the first token of the answer on
         self.started = False
         self.held = False
         self.waiting = False  # an older sequence is reading what this one begins with

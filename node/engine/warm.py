@@ -78,7 +78,7 @@ class Warm:
         end = min(match.tokens // BLOCK * BLOCK + BLOCK, len(ids))
         try:
             self._give(self._slot, match.blocks, match.tokens)
-            self._context.decode([Part(self._slot, match.tokens, ids[match.tokens : end], False)])
+            self._context.decode([Part(self._slot, match.tokens, ids[match.tokens : end], 0)])
             self._keep(self._store, self._slot, owner, ids[:end])
         finally:
             self._context.forget(self._slot)

@@ -137,7 +137,8 @@ class Stock:
                         self.shelf.drop(file)
 
     async def forget(self) -> None:
-        """Erase every state, in memory and on disk."""
+        """Erase every state, in memory and on disk, and the past answers that guesses come from."""
+        await self._on_engine(_forget_answers)
         async with self._disk:
             self.memory.clear()
             if self.shelf is not None:
@@ -170,3 +171,8 @@ def _prefill_s(engine: Engine) -> float:
 def _read(engine: Engine, owner: Owner, ids: Ids) -> int:
     """Nobody waits for a prefix: with any request about, it is put off."""
     return engine.warm.read(owner, ids) if engine.warm and not engine.load.requests else 0
+
+
+def _forget_answers(engine: Engine) -> None:
+    if engine.answers is not None:
+        engine.answers.forget()

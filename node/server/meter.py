@@ -136,6 +136,10 @@ class _Live(Collector):
         yield GaugeMetricFamily("llm_kv_cells_used", "KV cache cells that hold tokens", load.kv_used)
         yield GaugeMetricFamily("llm_kv_cells", "KV cache cells", load.kv_total)
         yield GaugeMetricFamily("llm_threads", "CPU threads that decode; fewer while others want them", load.threads)
+        drafts = CounterMetricFamily("llm_draft_tokens", "Tokens guessed and checked", labels=("outcome",))
+        drafts.add_metric(("accepted",), load.accepted)
+        drafts.add_metric(("rejected",), load.drafted - load.accepted)
+        yield drafts
         if load.memory_free is not None:
             yield GaugeMetricFamily("llm_memory_free_bytes", "Memory that this machine has left", load.memory_free)
         yield from _warmth(self._service.warmth())

@@ -21,7 +21,7 @@ GREEDY = Sampling(temperature=0)
 
 @pytest.fixture(scope="module")
 def engine(weights: Path) -> Iterator[LlamaEngine]:
-    opened = LlamaEngine(EngineSettings(slots=4, context=2048, threads=2), "llama", weights)
+    opened = LlamaEngine(EngineSettings(slots=4, context=2048, threads=2, drafts="off"), "llama", weights)
     yield opened
     opened.close()
     assert not any(thread.name == "aside" for thread in threading.enumerate())

@@ -12,7 +12,7 @@ def test_echo_needs_no_file() -> None:
     assert isinstance(engine, EchoEngine)
     info = engine.model.info
     assert (info.slots, info.parked, info.context) == (3, 3, 100)
-    assert engine.load == (0, 0, 0, 100, 1)
+    assert engine.load == (0, 0, 0, 100, 1, 0, 0)
     engine.close()
 
 

@@ -28,7 +28,7 @@ PREAMBLE = (
 @pytest.fixture(scope="module")
 def opened(weights: Path) -> Iterator[tuple[LlamaEngine, BlockStore]]:
     store = BlockStore(1 << 30)
-    settings = EngineSettings(slots=4, context=512, kv_tokens=512, threads=THREADS)
+    settings = EngineSettings(slots=4, context=512, kv_tokens=512, threads=THREADS, drafts="off")
     engine = LlamaEngine(settings, "llama", weights, store)
     yield engine, store
     engine.close()
@@ -241,7 +241,7 @@ def test_embeddings_use_and_leave_nothing(engine: LlamaEngine, store: BlockStore
 
 
 def test_without_a_store_nothing_is_warm(weights: Path) -> None:
-    settings = EngineSettings(slots=2, context=256, threads=THREADS)
+    settings = EngineSettings(slots=2, context=256, threads=THREADS, drafts="off")
     engine = LlamaEngine(settings, "llama", weights)
     assert engine.warm is None
     request = Request("r", tuple(engine.model.encode("The sky is")), 3, sampling=GREEDY)

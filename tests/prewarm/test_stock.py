@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from node.engine.answers import Answers
+from node.engine.base import Engine
 from node.engine.blocks import BLOCK
 from node.engine.worker import Worker
-from node.generation import Request
+from node.generation import Caller, Request
 from node.prewarm.stock import Stock
 from node.stream.session import Session
 from tests.prewarm.conftest import StartStock, text
@@ -205,6 +207,20 @@ async def test_memory_too_small_for_a_state_ends_the_loading(start_stock: StartS
     stock.memory.clear()
     stock.memory.confine(2 * 2 * 4 * BLOCK)
     assert await stock.load("a", LONG) == 2 * BLOCK
+
+
+async def test_forgetting_reaches_past_answers(start_stock: StartStock) -> None:
+    stock, worker = await start_stock()
+    answers = Answers(1 << 20)
+    answers.add(Caller("t", "u", "s"), [1, 2, 3], [4, 5, 6, 7])
+
+    def know(engine: Engine) -> None:
+        engine.answers = answers
+
+    await worker.on_engine(know)
+    assert answers.bytes
+    await stock.forget()
+    assert not answers.bytes
 
 
 async def test_an_engine_without_states_makes_nothing_usable() -> None:

@@ -63,6 +63,8 @@ def test_figures_by_name() -> None:
     assert figures["llm_kv_cells_used"] == 30
     assert figures["llm_kv_cells"] == 400
     assert figures["llm_threads"] == 3
+    assert figures['llm_draft_tokens_total{outcome="accepted"}'] == 7
+    assert figures['llm_draft_tokens_total{outcome="rejected"}'] == 5
     assert figures["llm_warm_hits_total"] / figures["llm_warm_requests_total"] == 0.75
     assert figures["llm_warm_cached_tokens_total"] / figures["llm_warm_prompt_tokens_total"] == 0.9
     assert figures["llm_warm_saved_seconds"] == 2.5

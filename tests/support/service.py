@@ -203,7 +203,7 @@ class ScriptedService:
     draining: bool = False
 
     def load(self) -> Load:
-        return Load(running=1, waiting=2, kv_used=30, kv_total=400, threads=3)
+        return Load(running=1, waiting=2, kv_used=30, kv_total=400, threads=3, drafted=12, accepted=7)
 
     def warmth(self) -> Warmth:
         return Warmth(4, 3, 1000, 900, 2.5, 5 << 20, 7 << 20, 2, 1, 1)
