@@ -128,6 +128,7 @@ class Linked:
     """One carrier, its requests on their way in, and its generations."""
 
     def __init__(self, connection: Carrier, parts: Parts, client: Client, wake: Callable[[], None]) -> None:
+        self.owner = client.owner
         self._parts = parts
         self._line = LinkLine(connection, parts.meter, parts.settings.streams.reader_buffer_bytes, wake)
         self._answers = Answers(self._line, parts, client, lambda running: None)
@@ -158,7 +159,7 @@ class Linked:
             return
         request += chunk
         most = self._parts.settings.server.max_body_bytes
-        if len(request) > most:
+        if sum(map(len, self._requests.values())) > most:  # of all slots: what one request may be, no more
             del self._requests[slot]
             self._refuse(slot, too_large(most))
 

@@ -3,7 +3,8 @@
 The answer is {"link": NUMBER, "secret": BASE64, "port": UDP PORT, "idle_s": 60}. The secret protects every datagram,
 so it is given out over HTTPS or to this machine itself only. A link belongs to the API key that asked for it, and dies
 after `idle_s` seconds without a datagram. What is spoken on it stands in `link.packet`, `link.connection` and
-`linkanswers`.
+`linkanswers`. Where there are as many as there may be, a key that has fewer than another gets the quietest of that
+other's: one key cannot keep all others out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import base64
 import ipaddress
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
 from aiohttp import web
@@ -112,10 +114,10 @@ class Links(Collector):
             raise Unsupported("This node has no links.", hint="Start it with `outpost serve --link`.")
         if not (request.secure or _is_here(request.remote)):
             raise Forbidden("A link's secret is handed out over HTTPS only.", hint="Set server.tls_certificate.")
-        if self._parts.service.draining or len(self._links) >= self._settings.max_links:
-            raise Unavailable("This node has as many links as it may.", retry_after=5)
         identity = self._parts.answerer.identity
         client = Client(authorization_of(request), identity.owner(request), identity.asker(request))
+        if self._parts.service.draining or not self._room_for(client.owner):
+            raise Unavailable("This node has as many links as it may.", retry_after=5)
         secret, number = secrets.token_bytes(SECRET_SIZE), self._free_number()
         now = asyncio.get_running_loop().time()
         connection = Connection(secret, number, client=False, address=None, entropy=secrets.token_bytes, now=now)
@@ -125,6 +127,21 @@ class Links(Collector):
         port = self._settings.public_port or self._port
         told = {"link": number, "secret": base64.b64encode(secret).decode(), "port": port, "idle_s": IDLE_S}
         return json_response(replies.encode(told))
+
+    def _room_for(self, owner: bytes) -> bool:
+        """Whether there may be one more link; for who has fewer than others, one of theirs makes room."""
+        if len(self._links) < self._settings.max_links:
+            return True
+        counts = Counter(linked.owner for _, linked in self._links.values())
+        most, count = counts.most_common(1)[0]
+        if counts[owner] + 1 >= count:
+            return False
+        theirs = [connection for connection, linked in self._links.values() if linked.owner == most]
+        quietest = min(theirs, key=lambda connection: connection.last_heard)
+        quietest.close()
+        self._udp.remove(quietest)
+        self._dead(quietest)
+        return True
 
     def _free_number(self) -> int:
         while (number := secrets.randbits(32)) in self._links:

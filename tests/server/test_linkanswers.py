@@ -123,6 +123,18 @@ async def test_a_request_too_large_is_refused_before_it_is_whole(start_node: Sta
         assert error["status"] == 413
 
 
+async def test_requests_that_do_not_end_are_bounded_together(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True, server_max_body_bytes=2000)
+    async with talking(node) as talk:
+        for slot in range(3):
+            talk.link.open(slot)
+            talk.link.send(slot, b"x" * 900, talk.now())
+        talk.udp.wake(talk.link)
+        (error,) = await talk.reply(2)
+        assert isinstance(error, dict)
+        assert error["status"] == 413
+
+
 async def test_a_stop_is_answered_by_interrupted(start_node: Start) -> None:
     node = await start_node(engine_kind="echo", link_enabled=True)
     async with talking(node) as talk:

@@ -52,6 +52,15 @@ async def test_there_are_at_most_so_many(start_node: Start) -> None:
     assert [(await ask(node))[0] for _ in range(3)] == [200, 200, 503]
 
 
+async def test_one_key_cannot_keep_the_others_out(start_node: Start) -> None:
+    keys = ["a" * 16, "b" * 16, "c" * 16]
+    node = await start_node(engine_kind="echo", link_enabled=True, link_max_links=3, server_api_keys=",".join(keys))
+    assert [(await ask(node, keys[0]))[0] for _ in range(4)] == [200, 200, 200, 503]
+    assert [(await ask(node, keys[1]))[0] for _ in range(2)] == [200, 503], "no more than its share"
+    assert (await ask(node, keys[2]))[0] == 200
+    assert [(await ask(node, key))[0] for key in keys] == [503, 503, 503]
+
+
 async def test_what_is_counted(start_node: Start) -> None:
     node = await start_node(engine_kind="echo", link_enabled=True)
     _, told = await ask(node)
