@@ -20,6 +20,12 @@ is to be said, news wait, and travel together; packets grow to what fits 0.4 s o
 challenge has come back from it, at most three times as many bytes go there as came from it. A client whose own address
 changes needs to do nothing but send.
 
+**Bounds.** One end holds of the other's text at most `receiver.HELD` bytes out of order for all slots together, and for
+each slot in use 32 kB that repair symbols may refer to; of its own text what was not acknowledged (the application
+watches `unacknowledged`), as chunks and once more as the shards of flights; 256 packets it waits to hear of; and the
+events of the datagrams that it was given since `next_event` was called last, some 200 of each. A datagram costs at most
+`_MENDS` attempts to solve for what was lost. The last packet number is a CLOSE: a link must be opened anew then.
+
 **Silence.** With a slot open, a client that hears nothing for 0.4 s pings. After 3 s without an answer only timeouts
 send, news wait. After 60 s the link is dead.
 """
@@ -29,26 +35,29 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from node.errors import LinkError
 from node.link import packet
-from node.link.crypto import ReplayWindow, Sealer
+from node.link.acknowledge import Acknowledgements
+from node.link.crypto import MAX_PACKETS, Sealer
 from node.link.departures import LEAST_ROOM, Departures, Stream
 from node.link.events import Address, Came, Closed, Delivered, Ended, Event, Moved, Opened, Stopped
 from node.link.packet import Ack, Block, Challenge, Close, Data, End, Flight, Got, Ping, Repair, Response, Stop
 from node.link.path import Path
-from node.link.receiver import Receiver
+from node.link.receiver import Receiver, Store
 from node.link.sender import Sender
 
 MAX_SLOTS = 256
 IDLE_S = 60.0
 PING_S = 0.4
-ACK_S = 0.02
 AMPLIFICATION = 3
 
 _BODY = packet.MAX_DATAGRAM - packet.HEAD.size - 16
 _AT_ONCE = 64  # most packets of one call
 _PADDED = 3  # first packets of a client that are full
+_MENDS = 4
+_CHALLENGE_SIZE = 9
 
 
 class Connection:
@@ -74,7 +83,6 @@ class Connection:
         self._entropy = entropy
         self._seal = Sealer(secret, number, from_client=client)
         self._open = Sealer(secret, number, from_client=not client)
-        self._window = ReplayWindow()
         self._next_number = 0
         self._out = Departures()
         self._streams = self._out.streams
@@ -84,10 +92,9 @@ class Connection:
         self._response = b""
         self._pinging = False
         self._bytes_in = self._bytes_out = 0  # from and to an address that is not proven
-        self._ack_due = math.inf
-        self._last_ack = -math.inf
-        self._largest_at = 0.0
-        self._touched: set[int] = set()
+        self._acks = Acknowledgements()
+        self._store = Store()
+        self._cramped = False  # what is due finds no room until more came from an address that is not proven
         self._as_of = -math.inf
         self._closing: Close | None = None
 
@@ -102,7 +109,8 @@ class Connection:
         """Use a slot; `receive_from`, `crc` and `size` are what is known of a text that goes on."""
         if slot in self._streams or not 0 <= slot < MAX_SLOTS:
             raise ValueError(f"slot {slot} cannot be opened")
-        self._streams[slot] = Stream(Sender(slot, send_from, crc, size), Receiver(slot, receive_from, crc, size))
+        receiver = Receiver(slot, receive_from, crc, size, self._store)
+        self._streams[slot] = Stream(Sender(slot, send_from, crc, size), receiver)
 
     def send(self, slot: int, chunk: bytes, now: float) -> None:
         """Send a chunk; it leaves with the next `datagrams_to_send`."""
@@ -154,23 +162,20 @@ class Connection:
     def receive_datagram(self, data: bytes, address: Address, now: float) -> None:
         """Take a datagram; what is not authentic, not fresh or not well-formed is counted and forgotten."""
         head = packet.read_head(data)
-        if head is None or head[0] != self.number or self.closed or not self._window.fresh(head[1]):
+        if head is None or head[0] != self.number or self.closed or not self._acks.window.fresh(head[1]):
             self.rejected += 1
             return
         body = self._open.open(head[1], data[: packet.HEAD.size], data[packet.HEAD.size :])
         if body is None:
             self.rejected += 1
             return
-        newest = head[1] > self._window.largest
-        self._window.note(head[1])
-        if newest:
-            self._largest_at = now
-            if address != self.address:
-                self._move(address)
+        if self._acks.note(head[1], now) and address != self.address:
+            self._move(address)
         if address == self.address:
             self._bytes_in += len(data)
         self.last_heard = now
         self.received += 1
+        self._cramped = False
         try:
             self._take(packet.decode(body), now)
         except LinkError:
@@ -191,7 +196,10 @@ class Connection:
     def _take(self, blocks: Sequence[Block], now: float) -> None:
         at_once = self.received == 1
         eliciting = False
+        repaired: dict[int, None] = {}
         for block in blocks:
+            if isinstance(block, Data | Repair | Flight):
+                repaired[block.slot] = None
             if isinstance(block, Ack):
                 self._acked(block, now)
             elif isinstance(block, Got):
@@ -199,15 +207,16 @@ class Connection:
             else:
                 eliciting = True
                 at_once |= self._apply(block)
+        for slot in list(repaired)[:_MENDS]:
+            at_once |= self._brought(slot, lambda receiver: receiver.mend())
         if eliciting:
-            due = now if at_once else max(now, self._last_ack + ACK_S)
-            self._ack_due = min(self._ack_due, due)
+            self._acks.ask(now, at_once=at_once)
 
     def _apply(self, block: Block) -> bool:
         """Take one block that asks for an acknowledgement; True when that must go at once."""
         match block:
             case Data() | Repair() | Flight() | End():
-                return self._chunks(block)
+                return self._brought(block.slot, partial(_received, block)) or isinstance(block, End)
             case Stop(slot):
                 stream = self._stream(slot)
                 if stream and not stream.sender.done and stream.sender.end is None:
@@ -222,29 +231,22 @@ class Connection:
                 self._events.append(Closed(reason))
         return False
 
-    def _chunks(self, block: Data | Repair | Flight | End) -> bool:
-        stream = self._stream(block.slot)
+    def _brought(self, slot: int, take: Callable[[Receiver], list[bytes]]) -> bool:
+        """Let a slot's receiver take something; True when that must be acknowledged at once."""
+        stream = self._stream(slot)
         if stream is None:
             return False
+        self._acks.touch(slot)
         receiver = stream.receiver
-        self._touched.add(block.slot)
         if receiver.done:
             return True
         number, gaps = receiver.next, receiver.gaps
-        match block:
-            case Data():
-                chunks = receiver.data(block)
-            case Repair():
-                chunks = receiver.repair(block)
-            case Flight():
-                chunks = receiver.flight(block)
-            case End():
-                chunks = receiver.ended(block)
-        self._events.extend(Came(block.slot, number + i, chunk) for i, chunk in enumerate(chunks))
+        chunks = take(receiver)
+        self._events.extend(Came(slot, number + i, chunk) for i, chunk in enumerate(chunks))
         if receiver.done:
             stream.stopping = False
-            self._events.append(Ended(block.slot, receiver.whole, receiver.end.meta if receiver.end else b""))
-        return receiver.done or (gaps and not receiver.gaps) or isinstance(block, End)
+            self._events.append(Ended(slot, receiver.whole, receiver.end.meta if receiver.end else b""))
+        return receiver.done or (gaps and not receiver.gaps)
 
     def _stream(self, slot: int) -> Stream | None:
         """The slot's stream; a node opens what its client begins to use."""
@@ -281,6 +283,8 @@ class Connection:
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
         """What must go now; at most 64 datagrams, the rest with the next call."""
         out: list[tuple[bytes, Address]] = []
+        if self._next_number >= MAX_PACKETS - 1:
+            self.close()
         while len(out) < _AT_ONCE and not self.closed and (body := self._next_body(now)) is not None:
             blocks, eliciting = body
             sealed = self._sealed(blocks)
@@ -289,6 +293,8 @@ class Connection:
             out.append((sealed, self.address))
             if self._closing is not None:
                 self.closed = True
+                self._events.append(Closed(self._closing.reason))
+        self._cramped = not self._proven and not out and self._out.next_at(now) <= now
         return out
 
     def _sealed(self, blocks: Sequence[Block]) -> bytes:
@@ -310,10 +316,12 @@ class Connection:
             first.append(Response(self._response))
         if self._closing is not None:
             first.append(self._closing)
-        ack = self._ack_due <= now
-        acks = self._acknowledgement(now) if self._ack_due < math.inf else []
-        used = sum(len(packet.encode(block)) for block in (*first, *acks)) + 9
-        news = self._out.news(now, room - used, flights=self._proven) if self._closing is None else []
+        ack = self._acks.due <= now
+        used = sum(len(packet.encode(block)) for block in first) + _CHALLENGE_SIZE
+        acks, size = self._acks.compose(self._streams, room - used, now)
+        news = self._news(now, room - used - size)
+        if not news and not ack:
+            acks, news = [], self._news(now, room - used)  # they can wait and leave the whole packet to it
         if not news and not first and not ack and not self._ping_due(now):
             return None
         if not news and not first and not ack:
@@ -322,8 +330,7 @@ class Connection:
             first.append(Challenge(self._challenge))
         self._response, self._pinging = b"", False
         if acks:
-            self._ack_due, self._last_ack = math.inf, now
-            self._touched.clear()
+            self._acks.told(acks, now)
         return [*first, *acks, *news], bool(news or first)
 
     def _room(self) -> int:
@@ -332,9 +339,8 @@ class Connection:
             return _BODY
         return min(_BODY, AMPLIFICATION * self._bytes_in - self._bytes_out - packet.HEAD.size - 16)
 
-    def _acknowledgement(self, now: float) -> list[Block]:
-        ack = Ack(max(0, self._window.largest), max(0.0, now - self._largest_at), self._window.recent(packet.BITMAP))
-        return [ack, *(self._streams[slot].receiver.got() for slot in sorted(self._touched)[:16])]
+    def _news(self, now: float, room: int) -> list[Block]:
+        return self._out.news(now, room, flights=self._proven) if self._closing is None else []
 
     def _ping_due(self, now: float) -> bool:
         return self._pinging or self._ping_at() <= now
@@ -349,8 +355,22 @@ class Connection:
             return math.inf
         if self._closing is not None or self._response or self._pinging:
             return now
-        return min(self._ack_due, self._ping_at(), self._out.next_at(now))
+        return min(self._acks.due, self._ping_at(), math.inf if self._cramped else self._out.next_at(now))
 
     def dead(self, now: float) -> bool:
         """Whether nobody was heard for so long that the link is given up."""
         return self.closed or now - self.last_heard > IDLE_S
+
+
+def _received(block: Data | Repair | Flight | End, receiver: Receiver) -> list[bytes]:
+    """What a block's chunks make deliverable."""
+    match block:
+        case Data():
+            return receiver.data(block)
+        case Flight():
+            return receiver.flight(block)
+        case End():
+            return receiver.ended(block)
+        case Repair():
+            receiver.repair(block)
+            return []

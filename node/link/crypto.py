@@ -67,7 +67,8 @@ class ReplayWindow:
     def note(self, number: int) -> None:
         """This number was seen."""
         if number > self.largest:
-            self._seen = (self._seen << (number - self.largest) | 1) & self._mask
+            # A leap by four thousand millions must not make a number of so many bits.
+            self._seen = (self._seen << min(number - self.largest, self.SIZE) | 1) & self._mask
             self.largest = number
         else:
             self._seen |= 1 << (self.largest - number)

@@ -111,7 +111,8 @@ class Departures:
         sender, schedule, path = stream.sender, stream.schedule, self.path
         kind = schedule.due(path.pto)[1]
         stop: list[Block] = [Stop(sender.slot)] if stream.stopping else []
-        budget = min(room - 2, self._budget())
+        most = room - 2 * len(stop)
+        budget = min(most, self._budget())
         if kind is Kind.COPY:
             blocks = sender.copy(budget) if schedule.may_copy(now) else []
             schedule.skip()
@@ -122,7 +123,7 @@ class Departures:
             return []
         overdue = path.srtt + max(0.02, 2 * path.rttvar)
         symbols = 0 if path.tight else min(6, max(2, path.burst_q95))
-        blocks = sender.compose(budget, now, overdue, symbols)
+        blocks = sender.compose(budget, now, overdue, symbols, most)
         more = sender.fresh
         schedule.sent(kind, now, more)
         if kind is Kind.NEWS and not more:

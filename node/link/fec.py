@@ -103,13 +103,18 @@ def recover(symbols: Sequence[Symbol], known: Mapping[int, bytes]) -> dict[int, 
 
     A symbol that contradicts what is known, or whose result is no shard, is not used.
     """
-    rows = [row for symbol in symbols if (row := _row(symbol, known)) and len(row[0]) <= _SYSTEM]
+    rows = [row for symbol in symbols if _solvable(symbol, known) and (row := _row(symbol, known))]
     found: dict[int, bytes] = {}
     for position, value, size in _solve(rows):
         chunk = _chunk(value.to_bytes(size, "little"))
         if chunk is not None:
             found[position] = chunk
     return found
+
+
+def _solvable(symbol: Symbol, known: Mapping[int, bytes]) -> bool:
+    """Whether few enough chunks of a symbol are unknown."""
+    return 0 < sum(at not in known for at in range(symbol.first, symbol.first + symbol.count)) <= _SYSTEM
 
 
 _Row = tuple[dict[int, int], int, int]  # coefficients by position, right side, bytes of it

@@ -12,6 +12,9 @@ end, as on a UDP link (`connection`); streams are named by 32-bit numbers that t
 - CTRL with INTERRUPT: no more of this stream is wanted; repeated until its end comes.
 - What stays unanswered for a timeout is sent again: srtt + 4 rttvar + 0.2 s, doubled up to 8 s.
 
+One end holds of the other's text at most `receiver.HELD` bytes out of order for all of at most 32 streams, and its own
+text until it is acknowledged. A stream that was not heard for 120 s makes room for another.
+
 Frames leave at the line's rate, so that an acknowledgement or a stop never waits behind more than one of them.
 """
 
@@ -25,7 +28,7 @@ from node.link import frame as frames
 from node.link.events import Came, Delivered, Ended, Event, Opened, Stopped
 from node.link.frame import Flag, Frame, Kind, Tlv
 from node.link.packet import Data, End, Got
-from node.link.receiver import Receiver
+from node.link.receiver import Receiver, Store
 from node.link.sender import Sender
 
 MAX_STREAMS = 32
@@ -38,9 +41,9 @@ _FRAME = 24  # bytes of a frame beside its payload, coding included, roughly
 class _Stream:
     __slots__ = ("ack_at", "acked_at", "delivered", "heard", "receiver", "sender", "sent_at", "stopping", "timeouts")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, store: Store) -> None:
         self.sender = Sender(0)
-        self.receiver = Receiver(0)
+        self.receiver = Receiver(0, store=store)
         self.ack_at = math.inf
         self.acked_at = -math.inf
         self.sent_at = now
@@ -63,6 +66,7 @@ class Line:
         self._rate = rate
         self._free_at = -math.inf
         self._streams: dict[int, _Stream] = {}
+        self._store = Store()
         self._events: deque[Event] = deque()
 
     @property
@@ -74,7 +78,7 @@ class Line:
         """Begin a stream; a client's first word."""
         if stream in self._streams or not 0 <= stream < 2**32:
             raise ValueError(f"stream {stream} cannot be opened")
-        self._streams[stream] = _Stream(now)
+        self._streams[stream] = _Stream(now, self._store)
 
     def send(self, stream: int, chunk: bytes, now: float) -> None:
         """Send a chunk of at most `sender.MAX_CHUNK` bytes."""
@@ -94,7 +98,8 @@ class Line:
 
     def forget(self, stream: int) -> None:
         """Nobody asks about it any more."""
-        self._streams.pop(stream, None)
+        if found := self._streams.pop(stream, None):
+            found.receiver.close()
 
     def unacknowledged(self) -> int:
         """Bytes that were not acknowledged, or not even sent."""
@@ -117,7 +122,7 @@ class Line:
             if self._client or frame.kind is not Kind.DATA or frame.stream >= 2**32:
                 return
             self._make_room(now)
-            stream = self._streams[frame.stream] = _Stream(now)
+            stream = self._streams[frame.stream] = _Stream(now, self._store)
             self._events.append(Opened(frame.stream))
         stream.heard = now
         if frame.kind is Kind.DATA:
@@ -130,9 +135,17 @@ class Line:
     def _make_room(self, now: float) -> None:
         over = [n for n, s in self._streams.items() if (s.receiver.done and s.sender.done) or now - s.heard > IDLE_S]
         for number in over[: max(0, len(self._streams) - MAX_STREAMS // 2)] or over:
-            del self._streams[number]
+            self._give_up(number, self._streams[number])
+            self.forget(number)
         if len(self._streams) >= MAX_STREAMS:
             raise LinkError(f"This line carries {MAX_STREAMS} streams already.")
+
+    def _give_up(self, number: int, stream: _Stream) -> None:
+        """Tell the application of what will not come, or is not wanted."""
+        if not stream.receiver.done:
+            self._events.append(Ended(number, False))
+        if not stream.sender.done:
+            self._events.append(Stopped(number))
 
     def _data(self, frame: Frame, stream: _Stream, now: float) -> None:
         receiver = stream.receiver
@@ -246,9 +259,11 @@ class Line:
         for stream in self._streams.values():
             sender = stream.sender
             due = min(due, stream.ack_at)
+            if sender.done and not stream.stopping:
+                continue
             if sender.fresh or sender.late or (sender.end is not None and sender.end_unsent):
                 due = min(due, now)
-            elif (sender.waiting and not sender.done) or stream.stopping:
+            elif sender.waiting or stream.stopping:
                 due = min(due, stream.sent_at + self._timeout(stream))
         return max(due, self._free_at)
 

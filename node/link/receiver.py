@@ -1,8 +1,9 @@
 """The receiving half of one reply: chunks in order, whatever order, copies, symbols and shards they come in.
 
-What it holds is bounded: at most `AHEAD` chunks and `HELD` bytes beyond the next one, the last `HISTORY` chunks (repair
-symbols cover them), `SYMBOLS` symbols, and one flight of `MAX_FLIGHT` shards. What goes beyond is dropped as if it had
-been lost on the way; it is sent again.
+What it holds is bounded: at most `AHEAD` chunks beyond the next one, the short ones of the last `HISTORY` chunks
+(repair symbols cover them), `SYMBOLS` symbols, and one flight of at most twice `MAX_FLIGHT` shards. Chunks ahead and
+shards of all slots of a link share one `Store` of `HELD` bytes. What goes beyond is dropped as if it had been lost on
+the way; it is sent again. The next chunk itself needs no store, so a full one cannot stop a text.
 
 The end tells how many chunks and bytes the text has, and its CRC-32: the text is whole when all agree, and wrong, for
 good, when they do not.
@@ -12,22 +13,37 @@ from __future__ import annotations
 
 from node.errors import LinkError
 from node.link import packet
-from node.link.fec import Symbol, recover
+from node.link.fec import LENGTH, MAX_SHARD, WINDOW, Symbol, recover
 from node.link.flight import MAX_FLIGHT, join
 from node.link.frame import crc32
 from node.link.packet import Data, End, Flight, Got, Repair
 
 AHEAD = 4096
-HELD = 256 << 10
+HELD = 1 << 20  # bytes, for all slots of a link
 HISTORY = 128
 SYMBOLS = 24
+_ENTRY = 64  # bytes that a chunk costs beside its own
 _RANGES = 16  # missing ranges told in one GOT
 
 
-class Receiver:
-    """One slot's incoming chunks."""
+class Store:
+    """Bytes that may be held out of order."""
 
-    def __init__(self, slot: int, first: int = 0, crc: int = 0, size: int = 0) -> None:
+    def __init__(self) -> None:
+        self.free = HELD
+
+    def take(self, size: int) -> bool:
+        """Take room for `size` bytes, if there is."""
+        if size > self.free:
+            return False
+        self.free -= size
+        return True
+
+
+class Receiver:
+    """One slot's incoming chunks; `store` is shared by the slots of a link."""
+
+    def __init__(self, slot: int, first: int = 0, crc: int = 0, size: int = 0, store: Store | None = None) -> None:
         self.slot = slot
         self.next = first  # every chunk before has been delivered
         self.whole = False
@@ -37,10 +53,12 @@ class Receiver:
         self._size, self._crc = size, crc
         self._recent: dict[int, bytes] = {}  # delivered lately, in order
         self._ahead: dict[int, bytes] = {}  # come, but not next yet
-        self._held = 0
+        self._store = store or Store()
         self._highest = first - 1  # largest chunk number heard of
         self._symbols: list[Symbol] = []
-        self._flight: tuple[tuple[int, int, int], dict[int, bytes]] | None = None
+        self._flight: tuple[int, int, int] | None = None
+        self._shards: dict[int, bytes] = {}
+        self._landed = False  # every chunk of the flight is known
 
     @property
     def done(self) -> bool:
@@ -61,16 +79,27 @@ class Receiver:
             self._take(number, chunk)
         return self._deliver()
 
-    def repair(self, block: Repair) -> list[bytes]:
-        """Symbols from a REPAIR block."""
+    def repair(self, block: Repair) -> None:
+        """Symbols from a REPAIR block; `mend` uses them."""
+        if not 0 < block.count <= WINDOW:
+            raise LinkError(f"A symbol cannot cover {block.count} chunks.")
         first = self._number(block.first)
         last = first + block.count - 1
         self._highest = max(self._highest, min(last, self.next + AHEAD))
         if self.done or last < self.next or first < self.next - HISTORY:
-            return []
+            return
         for index, symbol in enumerate(block.symbols):
             self._symbols.append(Symbol((block.symbol + index) % 128, first, block.count, symbol))
         del self._symbols[:-SYMBOLS]
+
+    def mend(self) -> list[bytes]:
+        """What follows from symbols, once all of a datagram is known: solving for each block would cost too much."""
+        if self.done or not self._symbols or not self.gaps:
+            return []
+        found = recover(self._symbols, self._recent | self._ahead)
+        self.repaired += len(found)
+        for number, chunk in found.items():
+            self._take(number, chunk)
         return self._deliver()
 
     def flight(self, block: Flight) -> list[bytes]:
@@ -80,10 +109,13 @@ class Receiver:
         if not 0 < block.data <= MAX_FLIGHT or block.data + block.parity > 2 * MAX_FLIGHT:
             raise LinkError("A flight cannot have so many shards.")
         key = (block.flight, block.data, block.parity)
-        if self._flight is None or self._flight[0] != key:
-            self._flight = (key, {})
-        shards = self._flight[1]
-        if block.index in shards or block.index >= block.data + block.parity:
+        if self._flight != key:
+            self._drop_shards()
+            self._flight, self._landed = key, False
+        shards = self._shards
+        if self._landed or block.index in shards or block.index >= block.data + block.parity:
+            return []
+        if not self._store.take(len(block.shard) + _ENTRY):
             return []
         shards[block.index] = block.shard
         fresh = [block.shard] if block.index < block.data else []
@@ -91,7 +123,8 @@ class Receiver:
             whole = join(shards, block.data)
             self.repaired += sum(index not in shards for index in whole)
             fresh = list(whole.values())
-            shards.update(whole)
+            self._landed = True
+            self._drop_shards()
         for shard in fresh:
             for inner in packet.decode(shard):
                 if not isinstance(inner, Data):
@@ -105,6 +138,7 @@ class Receiver:
         if self.end is None:
             if block.chunks < self.next:
                 self.wrong = True
+                self.close()
                 return []
             self.end = block
             self._highest = max(self._highest, min(block.chunks - 1, self.next + AHEAD))
@@ -130,21 +164,21 @@ class Receiver:
     def _take(self, number: int, chunk: bytes) -> None:
         if number < self.next or number in self._ahead:
             return
-        if number >= self.next + AHEAD or self._held + len(chunk) > HELD:
+        if number >= self.next + AHEAD or (number > self.next and not self._store.take(len(chunk) + _ENTRY)):
             return
+        if number == self.next:
+            self._store.free -= len(chunk) + _ENTRY  # for a moment
         self._ahead[number] = chunk
-        self._held += len(chunk)
         self._highest = max(self._highest, number)
 
     def _deliver(self) -> list[bytes]:
-        if self._symbols and self.gaps:
-            self._repair()
         out = []
         while (chunk := self._ahead.pop(self.next, None)) is not None:
             out.append(chunk)
-            self._recent[self.next] = chunk
+            if len(chunk) <= MAX_SHARD - LENGTH:
+                self._recent[self.next] = chunk
             self.next += 1
-            self._held -= len(chunk)
+            self._store.free += len(chunk) + _ENTRY
             self._size += len(chunk)
             self._crc = crc32(chunk, self._crc)
         self._highest = max(self._highest, self.next - 1)
@@ -153,12 +187,6 @@ class Receiver:
         if self.end is not None and self.next >= self.end.chunks:
             self._judge(self.end)
         return out
-
-    def _repair(self) -> None:
-        found = recover(self._symbols, self._recent | self._ahead)
-        self.repaired += len(found)
-        for number, chunk in found.items():
-            self._take(number, chunk)
 
     def _forget(self) -> None:
         while len(self._recent) > HISTORY:
@@ -169,7 +197,15 @@ class Receiver:
     def _judge(self, end: End) -> None:
         agrees = (end.chunks, end.size, end.crc) == (self.next, self._size, self._crc)
         self.whole, self.wrong = agrees, not agrees
+        self.close()
+
+    def close(self) -> None:
+        """Forget what is held: it is over."""
+        self._drop_shards()
+        self._store.free += sum(len(chunk) + _ENTRY for chunk in self._ahead.values())
         for held in (self._recent, self._ahead, self._symbols):
             held.clear()
-        self._flight = None
-        self._held = 0
+
+    def _drop_shards(self) -> None:
+        self._store.free += sum(len(shard) + _ENTRY for shard in self._shards.values())
+        self._shards.clear()

@@ -20,6 +20,7 @@ COPY_S = 0.004
 TAIL_S = (0.012, 0.020, 0.035, 0.059, 0.100, 0.170)
 MAX_PTO_S = 2.0
 _PTO_FACTOR = 1.5
+_MOST_TIMEOUTS = 32  # the wait is the longest by then
 _RESIDUAL = 0.004
 _BURSTY = 1.6  # mean losses in a row from which copies keep a distance
 _LONGEST_GAP = 1.0
@@ -78,7 +79,7 @@ class Schedule:
         if self._plan:
             self._plan.pop(0)
         else:
-            self._timeouts += 1
+            self._timeouts = min(self._timeouts + 1, _MOST_TIMEOUTS)
         self._last_sent = now
 
     def plan(self, now: float, loss: float, burst: float, ended: bool, pressed: bool, tight: bool = False) -> None:

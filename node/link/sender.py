@@ -97,8 +97,8 @@ class Sender:
 
     def got(self, block: Got, as_of: float) -> bool:
         """Learn what has come; `as_of` is when the packet was sent that the other end answers. True on progress."""
-        if block.next > self.next or self.done:
-            return False
+        if block.next > self._fresh or self.done:
+            return False  # nobody can have what was never sent
         before = (self.first_unacked, len(self._come))
         while self.first_unacked < block.next:
             self._drop(self.first_unacked)
@@ -109,10 +109,14 @@ class Sender:
                 if self._sent.get(number, as_of) < as_of and number not in self._come:
                     self._late.add(number)
             at += missing
-            self._note_come(range(max(at, self.first_unacked), min(at + come, self.next)))
+            self._note_come(range(max(at, self.first_unacked), min(at + come, self._fresh)))
             at += come
-        self.whole = self.end is not None and block.whole
+        self.whole = self.end is not None and block.whole and self.first_unacked == self.next
         self.wrong = block.wrong
+        if self.wrong:
+            while self.first_unacked < self.next:
+                self._drop(self.first_unacked)
+                self.first_unacked += 1
         return before != (self.first_unacked, len(self._come)) or self.done
 
     def _note_come(self, numbers: Iterable[int]) -> None:
@@ -130,23 +134,27 @@ class Sender:
         self._come.discard(number)
         self._late.discard(number)
 
-    def compose(self, budget: int, now: float, overdue: float, symbols: int) -> list[Block]:
+    def compose(self, budget: int, now: float, overdue: float, symbols: int, most: int = 0) -> list[Block]:
         """Blocks of at most `budget` bytes; chunks sent over `overdue` seconds ago are sent again before others.
 
-        `symbols` is how many repair symbols cover what finds no room; with none, the packet is lean.
+        `symbols` is how many repair symbols cover what finds no room; with none, the packet is lean. A chunk that is
+        larger than the budget goes alone, in at most `most` bytes.
         """
-        end = [self.end] if self.end is not None else []
+        end = self._end_within(max(budget, most))
         room = budget - sum(_END_SIZE + len(one.meta) for one in end)
         numbers = [number for number in self._chunks if number not in self._come and not self._flies(number, now)]
         old = [number for number in numbers if number < self._fresh]
         new = [number for number in numbers if number >= self._fresh]
         window: list[int] = []
         if not symbols or _size(numbers, self._chunks) > room:
-            window = self._window(old, symbols, room)
-            room -= _repair_size(window, self._chunks, symbols)
             again = [n for n in old if n in self._late or n in self._previous or now - self._sent[n] > overdue]
-            numbers = _fitting(again if symbols else [*new, *again], self._chunks, room)
-            numbers = _fitting([*numbers, *new], self._chunks, room) if symbols else numbers
+            wanted = [*again, *new] if symbols else [*new, *again]
+            for window in (self._window(old, symbols, room), []):
+                numbers = _fitting(wanted, self._chunks, room - _repair_size(window, self._chunks, symbols))
+                if numbers or not wanted:
+                    break
+            if not numbers and (numbers := _fitting(wanted[:1], self._chunks, most)):
+                end = []
         self._mark(numbers, now)
         self._previous = [number for number in numbers if number in new]
         blocks: list[Block] = list(_runs(self.slot, numbers, self._chunks))
@@ -174,11 +182,14 @@ class Sender:
         """The last few chunks again, and the end: a packet that follows another a few milliseconds later."""
         numbers = [number for number in range(max(self.first_unacked, self._fresh - _COPY), self._fresh)]
         numbers = [number for number in numbers if number not in self._come]
-        end = [self.end] if self.end is not None and not self.fresh else []
+        end = self._end_within(budget) if not self.fresh else []
         room = budget - sum(_END_SIZE + len(one.meta) for one in end)
         while numbers and _size(numbers, self._chunks) > room:
             numbers.pop(0)
         return [*_runs(self.slot, numbers, self._chunks), *end]
+
+    def _end_within(self, budget: int) -> list[End]:
+        return [self.end] if self.end is not None and _END_SIZE + len(self.end.meta) <= budget else []
 
     def launch(self, loss: float, now: float) -> list[Flight]:
         """A flight of what was never sent; `lands` says then how long it may take."""

@@ -124,27 +124,33 @@ class UdpLinks:
                 continue
             connection.receive_datagram(data, address, now)
             touched[connection] = None
-        for connection in touched:
-            self._serve(connection, now)
-        self._arm()
+        try:
+            for connection in touched:
+                self._serve(connection, now)
+        finally:
+            self._arm()  # whatever went wrong with one link, the others go on
 
     def _flush(self) -> None:
         self._flushing = False
         awake, self._awake = self._awake, {}
         now = self._loop.time()
-        for connection in awake:
-            self._serve(connection, now)
-        self._arm()
+        try:
+            for connection in awake:
+                self._serve(connection, now)
+        finally:
+            self._arm()
 
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        while self._timers and self._timers[0][0] <= now + _SOON_S:
-            when, _, connection = heapq.heappop(self._timers)
-            if self._armed.get(connection) == when:
-                del self._armed[connection]
-                self._serve(connection, max(now, when))
-        self._arm()
+        try:
+            while self._timers and self._timers[0][0] <= now + _SOON_S:
+                when, _, connection = heapq.heappop(self._timers)
+                if self._armed.get(connection) == when:
+                    del self._armed[connection]
+                    self._serve(connection, max(now, when))
+        finally:
+            self._arm()
 
     def _serve(self, connection: Connection, now: float) -> None:
         """Hand out what happened, send what is due, note when to come back."""

@@ -178,7 +178,11 @@ def test_streams_are_bounded() -> None:
         node.receive(Frame(Kind.DATA, stream, 0, b"x"), 1.0)
     with pytest.raises(LinkError, match="32"):
         node.receive(Frame(Kind.DATA, 999, 0, b"x"), 2.0)
+    while node.next_event():
+        pass
     node.receive(Frame(Kind.DATA, 999, 0, b"x"), 500.0)
+    events = list(iter(node.next_event, None))
+    assert {Ended(0, False), Stopped(0)} <= set(events), "what is given up is told, so that nobody goes on with it"
     with pytest.raises(ValueError, match="cannot be opened"):
         Line(client=True, rate=RATE).open(2**32, 0.0)
 
@@ -197,6 +201,18 @@ def test_nonsense_is_a_link_error(frame: Frame) -> None:
     node.receive(Frame(Kind.DATA, 5, 0, b"x"), 0.0)
     with pytest.raises(LinkError):
         node.receive(frame, 0.1)
+
+
+def test_a_text_that_is_called_wrong_before_it_was_sent_leaves_nothing_to_do() -> None:
+    node = Line(client=False, rate=RATE)
+    node.receive(Frame(Kind.DATA, 5, 0, b"x"), 0.0)
+    node.send(5, b"word", 0.0)
+    node.receive(Frame(Kind.ACK, 5, 0, flags=Flag.INTERRUPT), 0.0)
+    node.finish(5, 0.0)
+    node.frames_to_send(0.0)
+    assert node.frames_to_send(10.0) == []
+    assert node.timer(10.0) == math.inf
+    assert node.unacknowledged() == 0
 
 
 @given(

@@ -13,7 +13,7 @@ from node.link import flight, packet
 from node.link.fec import repair_symbol
 from node.link.frame import crc32
 from node.link.packet import Data, End, Flight, Got, Repair
-from node.link.receiver import AHEAD, HELD, HISTORY, Receiver
+from node.link.receiver import AHEAD, HELD, HISTORY, Receiver, Store
 
 
 def end_of(chunks: list[bytes]) -> End:
@@ -70,7 +70,8 @@ def test_any_schedule_ends_in_the_exact_text(chunks: list[bytes], first: int, se
             case 0:
                 symbol = rng.randrange(127)
                 made = [repair_symbol(window, first + at, symbol + i) for i in range(2)]
-                out += receiver.repair(Repair(0, (first + at) & 0xFFFF, count, symbol, made))
+                receiver.repair(Repair(0, (first + at) & 0xFFFF, count, symbol, made))
+                out += receiver.mend()
             case 1:
                 out += receiver.ended(end)
             case _:
@@ -85,7 +86,8 @@ def test_symbols_repair_what_was_lost() -> None:
     receiver.data(Data(0, 0, chunks[:10]))
     receiver.data(Data(0, 12, chunks[12:]))
     symbols = [repair_symbol(chunks[5:], 5, i) for i in (7, 8)]
-    assert receiver.repair(Repair(0, 5, 15, 7, symbols)) == chunks[10:]
+    receiver.repair(Repair(0, 5, 15, 7, symbols))
+    assert receiver.mend() == chunks[10:]
     assert receiver.repaired == 2
     assert receiver.got() == Got(0, 20, [])
 
@@ -93,9 +95,11 @@ def test_symbols_repair_what_was_lost() -> None:
 def test_symbols_come_before_the_chunks_they_cover() -> None:
     chunks = [b"a", b"bb", b"ccc"]
     receiver = Receiver(0)
-    assert receiver.repair(Repair(0, 0, 3, 0, [repair_symbol(chunks, 0, 0)])) == []
+    receiver.repair(Repair(0, 0, 3, 0, [repair_symbol(chunks, 0, 0)]))
     assert receiver.gaps
-    assert receiver.data(Data(0, 0, chunks[:2])) == chunks
+    assert receiver.mend() == []
+    assert receiver.data(Data(0, 0, chunks[:2])) == chunks[:2]
+    assert receiver.mend() == chunks[2:]
 
 
 def test_a_flight_gives_what_its_parity_allows() -> None:
@@ -147,12 +151,24 @@ def test_the_first_end_counts() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    receiver = Receiver(0)
+    store = Store()
+    receiver, other = Receiver(0, store=store), Receiver(1, store=store)
     receiver.data(Data(0, AHEAD + 5, [b"too far ahead"]))
     for number in range(1, 2000):
         receiver.data(Data(0, number, [b"x" * 1000]))
-    assert receiver._held <= HELD
-    assert len(receiver._ahead) <= HELD // 1000
+        other.flight(Flight(1, 1, 32, 32, number % 31, bytes(1000)))
+    assert 0 <= store.free < 1100
+    assert len(receiver._ahead) + len(other._shards) <= HELD // 1000
+    assert len(receiver.data(Data(0, 0, [b"x" * 1000]))) > 900, "a full store does not stop the next chunk"
+    receiver.ended(End(0, receiver.next, 1000 * receiver.next, crc32(b"x" * 1000 * receiver.next)))
+    other.ended(End(1, 0, 0, 0))
+    assert receiver.whole
+    assert store.free == HELD, "what is over is given back"
+    empty = Receiver(0)
+    for first in range(1, AHEAD, 255):
+        empty.data(Data(0, first, [b""] * 255))
+    assert empty._store.free < HELD - 64 * 3000, "empty chunks have their price, too"
+    receiver = Receiver(0)
     for number in range(1000):
         receiver.repair(Repair(0, number % 100, 60, number % 128, [b"y" * 200] * 3))
     assert len(receiver._symbols) <= 24

@@ -167,9 +167,33 @@ def test_a_lie_about_what_came_is_not_believed() -> None:
 def test_a_text_found_wrong_is_over() -> None:
     sender = filled(2)
     sender.finish()
-    sender.got(Got(3, 2, wrong=True), 2.0)
+    sender.compose(1150, 0.0, 1.0, 2)
+    sender.got(Got(3, 1, wrong=True), 2.0)
     assert sender.done
     assert not sender.whole
+    assert sender.unacknowledged == sender.backlog == 0
+    assert not sender.fresh
+
+
+def test_what_was_never_sent_cannot_have_come() -> None:
+    sender = filled(2)
+    assert not sender.got(Got(3, 2), 2.0)
+    assert not sender.got(Got(3, 0, [(1, 1)]), 2.0)
+    sender.compose(1150, 0.0, 1.0, 2)
+    assert sender.got(Got(3, 2), 2.0)
+
+
+def test_a_chunk_that_no_budget_holds_goes_alone() -> None:
+    """On a slow path the budget is less than a long message; and an end with much metadata leaves it no room."""
+    sender = filled(0)
+    sender.push(b"x" * 400)
+    assert sender.compose(100, 0.0, 1.0, 0) == []
+    assert sender.compose(100, 0.0, 1.0, 0, most=450) == [Data(3, 0, [b"x" * 400])]
+    sender = filled(0)
+    sender.push(b"x" * 1000)
+    sender.finish(b"m" * 255)
+    assert sender.compose(1150, 0.0, 1.0, 2, most=1166) == [Data(3, 0, [b"x" * 1000])]
+    assert sender.end in sender.compose(1150, 0.1, 1.0, 2, most=1166) or not sender.fresh
 
 
 def test_limits() -> None:
