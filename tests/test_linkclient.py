@@ -61,7 +61,10 @@ async def test_the_same_text_as_over_http(start_node: Start) -> None:
         end = await linked(client)
         text, done = await text_of(client, max_tokens=200)
         assert text == expected
-        assert done.usage == plain.usage
+        assert done.usage is not None
+        assert plain.usage is not None
+        assert done.usage.completion_tokens == plain.usage.completion_tokens == 200
+        assert done.usage.prompt_tokens == plain.usage.prompt_tokens
         assert done.finish_reason == plain.finish_reason
         assert told(client) == ["opened"]
         assert end.link.path.packets_sent > 0
