@@ -63,7 +63,7 @@ async def test_the_same_text_as_over_http(start_node: Start) -> None:
         assert text == expected
         assert done.usage is not None
         assert plain.usage is not None
-        assert done.usage.completion_tokens == plain.usage.completion_tokens == 200
+        assert done.usage.completion_tokens == plain.usage.completion_tokens
         assert done.usage.prompt_tokens == plain.usage.prompt_tokens
         assert done.finish_reason == plain.finish_reason
         assert told(client) == ["opened"]
