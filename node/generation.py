@@ -62,6 +62,9 @@ class Request:
 
     `continued` are tokens of the answer that were generated before, in another life of the node or by another node:
     they count, and the answer goes on after them.
+
+    Of several requests that are one call, the first is counted for all: `batch` is the tokens of all their prompts
+    there, and 0 on the others. None is a call of its own.
     """
 
     id: str
@@ -77,6 +80,12 @@ class Request:
     caller: Caller = Caller()
     level: Level = "standard"
     ttl_s: float | None = None
+    batch: int | None = None
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it is part of what was let in before: by another life of the node, or with the first of its batch."""
+        return bool(self.continued) or self.batch == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +247,8 @@ class Admission(Protocol):
     def shape(self, request: Request) -> tuple[Request, tuple[str, ...]]:
         """`request` as it may run under the present load, and by what it was cut down, if it was."""
 
-    def headers(self, request_id: str) -> Mapping[str, str]:
-        """What to tell the caller of a request that was just submitted of its limits."""
+    def headers(self, request_id: str) -> Callable[[], Mapping[str, str]]:
+        """What to tell the caller of a request that was just submitted of its limits, whenever that is told."""
 
 
 class Prewarming(Protocol):

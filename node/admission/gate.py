@@ -73,7 +73,7 @@ class Gate:
             raise Unavailable("This node is shutting down.", retry_after=5)
         now, queue = self._clock(), self._queue
         try:
-            if self._governor is not None:
+            if self._governor is not None and not request.admitted:
                 self._governor.check(request.level, queue.running >= queue.limit, now)
             queue.offer(request, now, self._warm_share(request.prompt, request.caller))
         except NodeError:

@@ -53,8 +53,10 @@ def quotas(settings: Settings) -> Quotas:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > quota.MOST_BYTES:
+        with path.open("rb") as file:
+            content = file.read(quota.MOST_BYTES + 1)  # what is no file has no size to be asked for
+        if len(content) > quota.MOST_BYTES:
             raise SettingsError(f"{path} is larger than a quota file can be ({quota.MOST_BYTES} bytes).")
-        return path.read_text(encoding="utf-8")
+        return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"Cannot read the quota file {path}: {error}.") from error

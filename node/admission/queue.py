@@ -110,7 +110,7 @@ class AdmissionQueue:
         rank = 0 if self._fifo else LEVELS.index(level)
         size = TICKET_BYTES + TOKEN_BYTES * len(request.prompt)
         wait_s = self.predicted_wait_s(level, now)
-        if wait_s > 0:
+        if wait_s > 0 and not request.continued:  # what another life has begun waits in any case
             share = 1.0 if self._fifo else SHARES[level]
             self._door.check_room(share, self.waiting, self._bytes, size, wait_s)
             if self.service.known and not self._fifo:

@@ -116,8 +116,8 @@ def parse(text: str, source: str = "the quota file") -> Quotas:
         raise SettingsError(f"{source} is larger than a quota file can be ({MOST_BYTES} bytes).")
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{source} is not valid TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:  # tomllib lets Python's own limits on digits and depth through
+        raise SettingsError(f"{source} is not valid TOML: {str(error).rstrip('.')}.") from error
     return _Reader(text, source).quotas(tree)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from node.admission import policy
@@ -43,7 +43,7 @@ class Reception:
     def shape(self, request: Request) -> tuple[Request, tuple[str, ...]]:
         return (request, ()) if self._governor is None else self._governor.shape(request)
 
-    def headers(self, request_id: str) -> Mapping[str, str]:
+    def headers(self, request_id: str) -> Callable[[], Mapping[str, str]]:
         return self._toll.headers(request_id)
 
     def steer(self, kv_total: int, memory: tuple[float, float] | None) -> None:

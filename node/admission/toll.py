@@ -1,7 +1,9 @@
 """Limits as a stage on a request's way: a TokenSource that takes what a caller may use before it lets a request on.
 
 What an answer may use is reserved when it is asked for, and settled with what it made when it ends; what never began
-costs nothing. A generation that goes on after a restart was counted in its first life.
+costs nothing. A generation that goes on after a restart was counted in its first life, and the inputs of one call for
+embeddings are counted together, with the first: or one of more inputs than a burst would never be answered, and would
+use up its caller's limits at each try.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from node.admission.limits import Limits, Reservation
+from node.admission.limits import Allowance, Limits, Reservation
 from node.admission.quota import Quotas
 from node.errors import NodeError, RateLimited, TooLarge
 from node.generation import Embedded, Event, Failed, Finished, Request, Sink, Started, Token, TokenSource
@@ -53,8 +55,10 @@ class Toll:
 
     def submit(self, request: Request, sink: Sink) -> None:
         """Pass it on, its answer cut to what its caller may have; raises RateLimited, or TooLarge for good."""
-        if request.continued:
-            self._source.submit(request, sink)
+        if request.admitted:
+            most = self._allowance(request).most_output  # as in its first life
+            cut = request if most is None else replace(request, max_tokens=min(request.max_tokens, most))
+            self._source.submit(cut, sink)
             return
         taken = self._open[request.id] = _Taken(self._reserve(request))
 
@@ -76,10 +80,10 @@ class Toll:
     def hold(self, request_id: str, held: bool) -> None:
         self._source.hold(request_id, held)
 
-    def headers(self, request_id: str) -> Mapping[str, str]:
-        """The x-ratelimit-* values of a request that is under way; none where nothing is limited."""
+    def headers(self, request_id: str) -> Callable[[], Mapping[str, str]]:
+        """Gives the x-ratelimit-* values of a request that is under way, also after its end; none without limits."""
         taken = self._open.get(request_id)
-        return {} if taken is None else taken.reservation.headers(self._clock())
+        return dict if taken is None else lambda: taken.reservation.headers(self._clock())
 
     def status(self) -> Mapping[str, Any]:
         """How it decided since the node began, and how many callers are remembered."""
@@ -87,8 +91,8 @@ class Toll:
         return {**decided, "under_way": len(self._open), "accounts": len(self._limits)}
 
     def _reserve(self, request: Request) -> Reservation:
-        allowance = self._quotas.holder(request.caller.user).allowance(self._model)
-        prompt, output = len(request.prompt), request.max_tokens
+        allowance = self._allowance(request)
+        prompt, output = request.batch or len(request.prompt), request.max_tokens
         try:
             reservation = self._limits.reserve(request.caller, self._model, allowance, prompt, output, self._clock())
         except (RateLimited, TooLarge) as error:
@@ -96,6 +100,9 @@ class Toll:
             raise
         self.decisions["allowed"] += 1
         return reservation
+
+    def _allowance(self, request: Request) -> Allowance:
+        return self._quotas.holder(request.caller.user).allowance(self._model)
 
     def _close(self, request_id: str) -> None:
         self._open.pop(request_id).close(self._clock())

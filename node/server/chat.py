@@ -92,8 +92,11 @@ class Completions:
         origin = _origin.decode(stored.origin)
         asked = self._parse(origin)
         so_far = tuple(entry.token.id for entry in stored.entries if entry.token is not None)
-        request = replace(stored.request, continued=so_far)
-        return Work(request, partial(asked.reply, request), asked.options.stream, stored.origin)
+        # One that has spoken does not wait for its first turn any more, so that it cannot expire.
+        request = replace(stored.request, continued=so_far, ttl_s=None if so_far else stored.request.ttl_s)
+        whole = (asked.request.max_tokens, asked.request.logprobs) == (request.max_tokens, request.logprobs)
+        degraded = () if whole else ("shorten",)
+        return Work(request, partial(asked.reply, request), asked.options.stream, stored.origin, degraded)
 
     def _parse(self, origin: Origin) -> _Asked:
         return self._parse_chat(origin) if origin.path == CHAT else self._parse_text(origin)

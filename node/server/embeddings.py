@@ -56,7 +56,8 @@ class Embeddings:
             while len(done) < len(prompts):
                 while len(sessions) < len(prompts) and len(sessions) - len(done) < slots:
                     index = len(sessions)
-                    request = replace(like, id=f"{like.id}-{index}", prompt=prompts[index])
+                    batch = 0 if sessions else sum(map(len, prompts))
+                    request = replace(like, id=f"{like.id}-{index}", prompt=prompts[index], batch=batch)
                     if not self._submit(request, sessions, waits=len(done) < len(sessions)):
                         break
                 done.append(await _vector(sessions[len(done)]))

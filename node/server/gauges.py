@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from node.admission.ladder import RUNGS
 from node.generation import Service
 
 _FATES = ("admitted", "refused", "expired", "parked")
@@ -62,8 +63,9 @@ def _load(load: Mapping[str, Any]) -> Iterator[Metric]:
     yield GaugeMetricFamily("llm_memory_pressure", "Share of the fuller of KV cache and memory", load["memory_share"])
     rung = GaugeMetricFamily("llm_ladder_rung", "1 for the rung that the node stands on", labels=["rung"])
     steps = CounterMetricFamily("llm_ladder_steps", "Steps onto a rung, and back from it", labels=["rung", "way"])
-    for name, taken in load["steps"].items():
+    for name in RUNGS:
         rung.add_metric([name], float(name == load["rung"]))
+    for name, taken in load["steps"].items():
         for way, count in taken.items():
             steps.add_metric([name, way], count)
     yield from (rung, steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from node.generation import Request
 from node.server.callers import CACHED, PRIORITY
@@ -34,7 +34,7 @@ class Work:
 class Running:
     """A submitted request and how many connections read it. A resumable one goes on without any.
 
-    `limits` are headers on what its caller may still use; `cached_s` is the age of an answer that was given before.
+    `limits` gives headers on what its caller may still use; `cached_s` is the age of an answer that was given before.
     """
 
     work: Work
@@ -43,7 +43,7 @@ class Running:
     resumable: bool = False
     readers: int = 0
     counted: bool = False
-    limits: Mapping[str, str] = field(default_factory=dict)
+    limits: Callable[[], Mapping[str, str]] = dict
     cached_s: float | None = None
 
     def reply(self) -> Reply:
@@ -52,9 +52,9 @@ class Running:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What its responses say of it before the first byte."""
+        """What a response says of it before the first byte, now."""
         request = self.work.request
-        told = {PRIORITY: request.level, **self.limits}
+        told = {PRIORITY: request.level, **self.limits()}
         if self.work.degraded:
             told[DEGRADED] = ", ".join(self.work.degraded)
         if self.cached_s is not None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from node.admission.gate import Gate
+from node.admission.governor import Governor, Objectives
 from node.admission.rules import Rules
 from node.errors import Expired, Overloaded, Unavailable
 from node.generation import Event, Failed, Finished, Level, Request, Token
@@ -40,6 +41,28 @@ async def test_refuses_at_once_when_full() -> None:
     gate.submit(request("a"), lambda event: None)
     with pytest.raises(Overloaded):
         gate.submit(request("b"), lambda event: None)
+
+
+async def test_what_another_life_has_begun_is_let_in_whatever_is_asked_now() -> None:
+    source, governor = HandSource(), Governor(1, Objectives())
+    governor._ladder.rung = "refuse"
+    gate = Gate(source, 1, Rules(max_waiting=0), governor=governor)
+    gate.submit(request("a", "critical"), lambda event: None)
+    with pytest.raises(Overloaded):
+        gate.submit(request("b"), lambda event: None)
+    gate.submit(Request("b", (1,), 5, continued=(1,)), lambda event: None)
+    source.finish("a")
+    assert list(source.sinks) == ["a", "b"]
+
+
+async def test_a_call_of_many_inputs_is_one_request_to_the_governor() -> None:
+    """Else a batch on a quiet node is a surge, and shuts itself out."""
+    source, governor = HandSource(), Governor(1, Objectives())
+    gate = Gate(source, 1, Rules(), governor=governor)
+    for number in range(40):
+        one = Request(f"{number}", (1,), 0, kind="embed", batch=0 if number else 40)
+        gate.submit(one, lambda event: None)
+    assert governor._fuse._count == 1
 
 
 async def test_a_ghost_in_the_queue_never_runs() -> None:

@@ -156,6 +156,12 @@ def test_the_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         read(keys)
 
 
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 20_000 + "]" * 20_000, "{a = " * 5000 + "1" + "}" * 5000])
+def test_what_tomllib_itself_cannot_bear_is_told_too(value: str) -> None:
+    with pytest.raises(SettingsError, match="not valid TOML"):
+        parse(f"default = {value}")
+
+
 def test_a_holder_of_the_default_has_no_key() -> None:
     with pytest.raises(SettingsError, match=r"line 2: `default.key` is not known"):
         read(f'[default]\nkey = "{KEY}"\n')

@@ -46,7 +46,7 @@ async def test_a_request_and_its_events_pass() -> None:
 async def test_limits_come_before_the_queue() -> None:
     reception, source = made(parse("[default]\nlimits = { requests_per_minute = 1, burst = 1.0 }\n"))
     reception.source.submit(request("a"), ignore)
-    assert reception.headers("a")["x-ratelimit-remaining-requests"] == "0"
+    assert reception.headers("a")()["x-ratelimit-remaining-requests"] == "0"
     with pytest.raises(RateLimited):
         reception.source.submit(request("b"), ignore)
     assert list(source.sinks) == ["a"]

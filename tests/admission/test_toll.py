@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from node.admission.account import Rates
@@ -26,7 +28,7 @@ def made(rates: Rates | None, model: str = "m") -> tuple[Toll, HandSource, Clock
     return Toll(source, quotas, model, clock), source, clock
 
 
-def request(id: str, prompt: int = 10, max_tokens: int = 40, user: str = "ann", **more: tuple[int, ...]) -> Request:
+def request(id: str, prompt: int = 10, max_tokens: int = 40, user: str = "ann", **more: Any) -> Request:
     return Request(id, (1,) * prompt, max_tokens, caller=Caller("acme", user), **more)
 
 
@@ -50,9 +52,12 @@ def test_what_was_not_used_is_free_again() -> None:
     assert caught.value.headers["x-ratelimit-remaining-tokens"] == "40"
     tokens(source, "a", 10)
     toll.submit(request("b", max_tokens=60), ignore)
-    assert toll.headers("b")["x-ratelimit-remaining-tokens"] == "30"
-    assert toll.headers("a") == {}
+    told = toll.headers("b")
+    assert told()["x-ratelimit-remaining-tokens"] == "30"
+    assert toll.headers("a")() == {}
     assert toll.status() == {"allowed": 2, "limited": 1, "too_large": 0, "under_way": 1, "accounts": 1}
+    tokens(source, "b", 20)
+    assert told()["x-ratelimit-remaining-tokens"] == "70", "who is told at the end is told what was really used"
 
 
 @pytest.mark.parametrize("end", [Finished("cancelled", 10, 0), Failed(Expired("Too late."))])
@@ -107,12 +112,30 @@ def test_what_goes_on_after_a_restart_was_counted_before() -> None:
     assert toll.status()["allowed"] == 0
 
 
+def test_and_is_cut_as_it_was_then() -> None:
+    toll, source, _ = made(Rates(output=60, burst=0.5))
+    toll.submit(request("a", max_tokens=4000, continued=(1, 2)), ignore)
+    assert source.requests["a"].max_tokens == 30
+
+
+def test_a_call_of_many_inputs_is_one_request_with_all_of_their_tokens() -> None:
+    toll, source, _ = made(Rates(requests=4, prompt=100, burst=0.5))
+    toll.submit(request("0", prompt=10, max_tokens=0, batch=40), ignore)
+    for id in "123":
+        toll.submit(request(id, prompt=10, max_tokens=0, batch=0), ignore)
+    assert list(source.sinks) == ["0", "1", "2", "3"]
+    told = toll.headers("0")()
+    assert (told["x-ratelimit-remaining-requests"], told["x-ratelimit-remaining-tokens"]) == ("1", "10")
+    with pytest.raises(TooLarge):
+        toll.submit(request("4", prompt=10, batch=51), ignore)
+
+
 def test_whoever_has_no_limits_is_only_counted() -> None:
     toll, source, _ = made(None)
     for number in range(50):
         toll.submit(request(str(number)), ignore)
         toll.submit(request(f"x{number}", user="stranger"), ignore)
-    assert toll.headers("1") == {}
+    assert toll.headers("1")() == {}
     assert toll.status()["accounts"] == 0
     toll.hold("1", True)
     toll.cancel("1")

@@ -45,6 +45,8 @@ async def test_many_inputs_keep_their_order() -> None:
     assert [one["embedding"][1] for one in body["data"]] == list(range(2, 258))
     assert [one["index"] for one in body["data"]] == list(range(256))
     assert all(request.kind == "embed" for request in source.submitted)
+    tokens = sum(len(request.prompt) for request in source.submitted)
+    assert [request.batch for request in source.submitted] == [tokens] + [0] * 255, "counted once, for all"
 
 
 class CrampedSource(ScriptedSource):

@@ -53,6 +53,7 @@ async def test_queue_limits_and_ladder() -> None:
     assert 'llm_queue_wait_p95_seconds{level="critical"}' in seen
     assert 'llm_queue_wait_p95_seconds{level="interactive"}' not in seen
     assert seen['llm_limit_decisions_total{decision="allowed"}'] == 3
+    assert seen['llm_ladder_rung{rung="normal"}'] == 1
     assert seen['llm_ladder_rung{rung="shorten"}'] == 0
     assert seen['llm_ladder_steps_total{rung="refuse",way="up"}'] == 0
     assert seen["llm_stress"] == 0

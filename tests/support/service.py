@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -172,8 +172,8 @@ class ScriptedAdmission:
             return request, ()
         return replace(request, max_tokens=min(request.max_tokens, self.most_tokens), logprobs=None), ("shorten",)
 
-    def headers(self, request_id: str) -> Mapping[str, str]:
-        return self.told
+    def headers(self, request_id: str) -> Callable[[], Mapping[str, str]]:
+        return lambda: self.told
 
 
 @dataclass
