@@ -33,11 +33,15 @@ class Slots:
 
     @property
     def free_for_lower(self) -> int:
-        """How many more that are not urgent; negative where they hold slots that urgent ones displace."""
-        urgent = sum(ticket.rank <= self.urgent for ticket in self.running.values())
+        """How many more that are not urgent; negative where they hold slots that urgent ones displace.
+
+        One whose reader lags makes no tokens: it slows nobody, and is slowed by nobody.
+        """
+        ranks = [ticket.rank for ticket in self.running.values() if not ticket.lags]
+        urgent = sum(rank <= self.urgent for rank in ranks)
         if urgent == 0:
             return max(0, self.free)
-        return max(0, self._limit - self._displaces * urgent) - (len(self.running) - urgent)
+        return max(0, self._limit - self._displaces * urgent) - (len(ranks) - urgent)
 
     def open_to(self, rank: int) -> int:
         """How many of this rank could begin now, those counted who would make room."""

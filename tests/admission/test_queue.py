@@ -255,6 +255,18 @@ def test_laggards_leave_room_to_preempt_and_make_room_for_anybody() -> None:
     assert fill(queue, "g", level="critical") == Decision(park=("c",), start=("g",)), "also for one of its own level"
 
 
+def test_an_urgent_one_whose_reader_stopped_shuts_nobody_out() -> None:
+    queue = queue_of(slots=2)
+    fill(queue, "a", "b", level="critical")
+    fill(queue, "low", level="background")
+    for name in "ab":
+        queue.hold(name, True)
+    decision = queue.decide(1.0)
+    assert (decision.park, decision.start) == (("a", "b"), ("low",)), "one keeps its slot, but does nothing with it"
+    queue.hold("b", False)
+    assert queue.decide(2.0) == Decision(park=("low",), resume=("b",)), "until its reader is back"
+
+
 def test_one_that_is_parked_and_lags_waits_for_both() -> None:
     queue = queue_of(slots=1)
     fill(queue, "low")

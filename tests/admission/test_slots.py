@@ -48,6 +48,12 @@ def test_who_lags_makes_room_first_and_for_anybody() -> None:
     assert victim.id == "lags"
 
 
+def test_who_lags_displaces_nobody_and_is_not_displaced() -> None:
+    assert slots_with(ticket("urgent", 0), ticket("low", 2)).free_for_lower == 0
+    assert slots_with(ticket("urgent", 0, lags=True), ticket("low", 2)).free_for_lower == 2
+    assert slots_with(ticket("urgent", 0), ticket("low", 2, lags=True)).free_for_lower == 1
+
+
 def test_nobody_is_parked_beyond_the_room() -> None:
     slots = slots_with(ticket("a", 3), ticket("b", 3), max_parked=1)
     first = slots.victim(0)
