@@ -65,6 +65,8 @@ class Request:
 
     Of several requests that are one call, the first is counted for all: `batch` is the tokens of all their prompts
     there, and 0 on the others. None is a call of its own.
+
+    Without `drafts` no token of the answer is guessed, which changes nothing but the speed, its own and that of others.
     """
 
     id: str
@@ -81,6 +83,7 @@ class Request:
     level: Level = "standard"
     ttl_s: float | None = None
     batch: int | None = None
+    drafts: bool = True
 
     @property
     def admitted(self) -> bool:

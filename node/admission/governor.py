@@ -77,11 +77,11 @@ class Governor:
             )
 
     def shape(self, request: Request) -> tuple[Request, tuple[Rung, ...]]:
-        """`request` as it may run now, and which rungs cut it down."""
+        """`request` as it may run now, and which rungs cut its answer down; without drafts it is the same answer."""
         does = effect(self.rung, request.level)
         most = request.max_tokens if does.max_tokens is None else min(request.max_tokens, does.max_tokens)
         shaped = replace(request, max_tokens=most, logprobs=request.logprobs if does.logprobs else None)
-        return shaped, () if shaped == request else ("shorten",)
+        return replace(shaped, drafts=does.drafts), () if shaped == request else ("shorten",)
 
     def tick(self, sensors: Sensors, memory: Memory, running: int, now: float) -> Step | None:
         """Look at everything; gives the ladder's step if it took one."""

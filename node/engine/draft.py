@@ -42,7 +42,7 @@ class Drafts:
 
     def saw(self, sequence: Running) -> None:
         """A token was drawn for a sequence."""
-        if not self._enabled:
+        if not (self._enabled and sequence.request.drafts):
             return
         if sequence.guess is None:
             request = sequence.request

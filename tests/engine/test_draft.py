@@ -266,8 +266,9 @@ def test_another_sessions_answer_is_not_guessed(engine: LlamaEngine) -> None:
 PLAN = Plan((Chunk(0, 1, True), Chunk(1, 1, True)))
 
 
-def running(slot: int, max_tokens: int = 20) -> Running:
-    sequence = Running(Request(str(slot), (1, 2, 3, 4, 1, 2, 3), max_tokens, caller=ME), slot, None, None)
+def running(slot: int, max_tokens: int = 20, *, drafts: bool = True) -> Running:
+    request = Request(str(slot), (1, 2, 3, 4, 1, 2, 3), max_tokens, caller=ME, drafts=drafts)
+    sequence = Running(request, slot, None, None)
     sequence.cached = sequence.length - 1
     return sequence
 
@@ -318,3 +319,13 @@ def test_beside_a_prompt_and_when_turned_off_there_are_none() -> None:
     say(off, one, 4)
     assert one.guess is None
     assert off.add(Plan(PLAN.chunks[:1]), {0: one}, 100) == Plan(PLAN.chunks[:1])
+
+
+def test_a_request_that_may_have_none_gets_none() -> None:
+    both = drafts()
+    sequences = {0: running(0), 1: running(1, drafts=False)}
+    for sequence in sequences.values():
+        say(both, sequence, 4, 1)
+    guessed, plain = both.add(PLAN, sequences, 100).chunks
+    assert guessed.drafts > 0
+    assert plain == PLAN.chunks[1]
