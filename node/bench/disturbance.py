@@ -10,7 +10,6 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from node.bench.figures import Arrivals, gaps, percentile
@@ -18,7 +17,6 @@ from node.bench.prompts import long_prompt, question
 from node.bench.report import Figure
 from node.bench.streams import GREEDY, count_tokens, first_token, listen
 from node.client import Client
-from node.errors import OperatorError
 from node.generation import Level
 
 GAP_FACTOR, GAP_FLOOR_S = 3.0, 0.080
@@ -31,7 +29,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured. `stream_tokens` must outlast the calm and the newcomer; the levels are those of both."""
+    """How much is measured. Streams of `stream_tokens` follow each other; the levels are those of both."""
 
     rounds: int
     streams: int = 4
@@ -89,27 +87,33 @@ class Disturbance:
         return await long_prompt(self._plan.prompt_tokens, seed, lambda text: count_tokens(self._url, text))
 
     async def _among(self, newcomer: str, alone_s: float) -> Round:
-        plan, streams = self._plan, [Arrivals() for _ in range(self._plan.streams)]
-        how = {**GREEDY, "priority": plan.streaming}
-        tasks = [
-            asyncio.create_task(listen(self._client, question(n), stream, plan.stream_tokens, **how))
-            for n, stream in enumerate(streams)
-        ]
+        plan = self._plan
+        readers: list[list[Arrivals]] = [[] for _ in range(plan.streams)]
+        tasks = [asyncio.create_task(self._keep_asking(n, answers)) for n, answers in enumerate(readers)]
         try:
-            while not all(stream.times for stream in streams):
-                await _unless_ended(tasks, 0.02)
+            while not all(answers and answers[0].times for answers in readers):
+                await _unless_failed(tasks, 0.02)
             calm_from = time.perf_counter()
-            await _unless_ended(tasks, plan.calm_s)
+            await _unless_failed(tasks, plan.calm_s)
             sent = time.perf_counter()
             among_s = await first_token(self._client, newcomer, priority=plan.newcomer)
-            await _unless_ended(tasks, 0)
+            await _unless_failed(tasks, 0)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        streams = [answer for answers in readers for answer in answers]
         calm = [gap for stream in streams for gap in gaps(_before(stream, sent), calm_from)]
         disturbed = [gap for stream in streams for gap in gaps(stream.times, sent, sent + among_s)]
         return Round(tuple(calm), tuple(disturbed), alone_s, among_s)
+
+    async def _keep_asking(self, number: int, answers: list[Arrivals]) -> None:
+        """One answer after the other: the newcomer may take longer than any of them."""
+        while True:
+            answers.append(Arrivals())
+            how = {**GREEDY, "priority": self._plan.streaming}
+            await listen(self._client, question(number), answers[-1], self._plan.stream_tokens, **how)
+            number += self._plan.streams
 
 
 def figures(rounds: Sequence[Round]) -> list[Figure]:
@@ -158,12 +162,8 @@ def _before(stream: Arrivals, end: float) -> list[float]:
     return [at for at in stream.times if at <= end]
 
 
-async def _unless_ended(tasks: Sequence[asyncio.Task[object]], seconds: float) -> None:
-    """Wait so long; raises what a stream raised, or OperatorError when one came to its end."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        if task.done():
-            task.result()
-            raise OperatorError("A stream ended before the long prompt was answered; the streams must be longer.")
+async def _unless_failed(tasks: Sequence[asyncio.Task[None]], seconds: float) -> None:
+    """Wait so long; raises what a stream raised."""
+    done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()

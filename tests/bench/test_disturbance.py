@@ -5,7 +5,7 @@ import pytest
 from node.bench.disturbance import BACKGROUND, FULL, QUICK, Disturbance, Plan, Round, background_figures, figures
 from node.bench.process import NodeProcess
 from node.client import Client
-from node.errors import OperatorError
+from node.errors import ContextLengthExceeded
 
 CALM = (0.02,) * 100
 
@@ -67,8 +67,18 @@ async def test_a_round_on_a_node(echo_process: NodeProcess) -> None:
         assert measured.among_s > 0
 
 
-async def test_streams_that_end_too_early_are_no_measurement(echo_process: NodeProcess) -> None:
+async def test_streams_follow_each_other_and_no_gap_is_between_two(echo_process: NodeProcess) -> None:
     async with Client(echo_process.url) as client:
-        plan = Plan(1, streams=2, calm_s=5, prompt_tokens=100, stream_tokens=50)
-        with pytest.raises(OperatorError, match="must be longer"):
+        plan = Plan(1, streams=2, calm_s=0.5, prompt_tokens=600, stream_tokens=50)
+        run = Disturbance(echo_process.url, client, plan, lambda _: None)
+        await run.run()
+    (measured,) = run.rounds
+    assert len(measured.calm) > 60, "more than one answer each"
+    assert measured.among_s > 0
+
+
+async def test_a_stream_that_fails_is_told(echo_process: NodeProcess) -> None:
+    async with Client(echo_process.url) as client:
+        plan = Plan(1, streams=2, calm_s=5, prompt_tokens=100, stream_tokens=10_000_000)
+        with pytest.raises(ContextLengthExceeded):
             await Disturbance(echo_process.url, client, plan, lambda _: None).run()
