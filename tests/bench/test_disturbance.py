@@ -56,7 +56,7 @@ def test_all_of_the_background_plan_fits_the_cache() -> None:
 async def test_a_round_on_a_node(echo_process: NodeProcess) -> None:
     said: list[str] = []
     async with Client(echo_process.url) as client:
-        plan = Plan(2, streams=2, calm_s=0.02, prompt_tokens=600, stream_tokens=8000)
+        plan = Plan(2, streams=2, calm_s=0.3, prompt_tokens=600, stream_tokens=8000)
         run = Disturbance(echo_process.url, client, plan, said.append)
         await run.run()
     assert len(said) == run.runs == 4
