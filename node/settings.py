@@ -47,14 +47,16 @@ class Server(Section, frozen=True):
 
 class Model(Section, frozen=True):
     name: str = "smollm2-135m-instruct"
-    "a name from `outpost models list`, or the path of a GGUF file"
+    "a name from `outpost models list`, or the path of a GGUF file or of a folder with an ONNX model"
     variant: str = ""
     "another form of the model's weights, served under its name; `outpost tune` sets it, empty is the model's own file"
 
 
 class Engine(Section, frozen=True):
-    kind: Literal["llama", "echo"] = "llama"
-    "llama (llama.cpp) or echo (deterministic, no weights; for tests and wiring)"
+    kind: Literal["llama", "onnx", "echo"] = "llama"
+    "llama (llama.cpp), onnx (ONNX Runtime) or echo (deterministic, no weights; for tests and wiring)"
+    providers: tuple[Literal["auto", "tensorrt", "cuda", "qnn", "openvino", "vitisai", "cpu"], ...] = ("auto",)
+    "what runs an ONNX model: the first of these that can; auto goes through all of them"
     slots: int = 8
     "requests that run at the same time"
     context: int = 0

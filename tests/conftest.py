@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from node.errors import ModelFileError
-from node.models import catalog
+from node.models import catalog, convert
 from node.models.pull import pull
 from node.models.weights import locate
 
@@ -29,6 +30,18 @@ def weights() -> Path:
         return locate(DEFAULT_MODEL)
     except ModelFileError:
         return pull(catalog.load().find(DEFAULT_MODEL), home() / "models", lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def onnx_folder(weights: Path) -> Path:
+    """The default model as ONNX; converted once into the data directory, as `outpost models convert` does.
+
+    tools/gpu_check.py sets OUTPOST_TEST_ONNX=cuda, for the folder that was built for a card.
+    """
+    target: convert.Target = "cuda" if os.environ.get("OUTPOST_TEST_ONNX") == "cuda" else "cpu"
+    if lacking := convert.missing():
+        pytest.skip(f"converting needs {', '.join(lacking)}: tools/install.py --extra convert --extra onnx")
+    return convert.convert(weights, convert.folder_of(DEFAULT_MODEL, target), target, lambda *_: None)
 
 
 def settings(**flags: object) -> Settings:

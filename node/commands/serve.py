@@ -23,8 +23,12 @@ from node.tuning import auto, tuned
 _SHORT = {
     "host": ("server.host", "ADDRESS", "address to listen on"),
     "port": ("server.port", "N", "TCP port; 0 picks a free one"),
-    "model": ("model.name", "NAME", "a name from `outpost models list`, or the path of a GGUF file"),
-    "engine": ("engine.kind", "KIND", "llama or echo"),
+    "model": (
+        "model.name",
+        "NAME",
+        "a name from `outpost models list`, or a GGUF file, or a folder with an ONNX model",
+    ),
+    "engine": ("engine.kind", "KIND", "llama, onnx or echo"),
     "slots": ("engine.slots", "N", "requests that run at the same time"),
     "serial": ("link.serial", "DEVICE", "answer on this serial line, too, e.g. /dev/ttyUSB0"),
     "threads": ("engine.threads", "N", "CPU threads; 0 takes the cores this process may use"),

@@ -102,15 +102,19 @@ def open_engine(
     store: BlockStore | None = None,
     answers: Answers | None = None,
 ) -> Engine:
-    """Load an engine with its model; slow, and raises ModelFileError. `weights` is not needed by `echo`.
+    """Load an engine with its model; slow, and raises ModelFileError. `weights` is a file, for `onnx` a folder.
 
-    `answers` belong to the engine's thread from then on.
+    `echo` needs none. `answers` belong to the engine's thread from then on. `onnx` has no use for them and the store.
     """
     if settings.kind == "echo":
         from node.engine.echo import EchoEngine
 
         return EchoEngine(settings, name, store)
+    assert weights is not None, "all others need a model"
+    if settings.kind == "onnx":
+        from node.engine.onnx import OnnxEngine
+
+        return OnnxEngine(settings, name, weights)
     from node.engine.llama import LlamaEngine
 
-    assert weights is not None, "the llama engine needs a file"
     return LlamaEngine(settings, name, weights, store, answers)

@@ -19,7 +19,7 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from node.engine.vocabulary import Vocabulary
+from node.engine.tokens import Tokens
 from node.errors import InvalidRequest, ModelFileError, Unsupported
 
 CALL_MARKER = "<tool_call>"
@@ -47,7 +47,7 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """One model's template; `ids` turns a conversation into a prompt that ends where the assistant begins."""
 
-    def __init__(self, source: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, source: str, vocabulary: Tokens) -> None:
         if len(source) > _MAX_TEMPLATE:
             raise ModelFileError(
                 f"The model's chat template is {len(source)} characters long; at most {_MAX_TEMPLATE}."

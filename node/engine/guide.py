@@ -6,7 +6,6 @@ matcher. Compiling is bounded by llguidance's own fuel, so that a hostile schema
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 from collections import OrderedDict
@@ -14,10 +13,9 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits
 
-from node.engine.library import llama
-from node.engine.vocabulary import Vocabulary
+from node.engine.tokens import Tokens
 from node.errors import InvalidRequest
 from node.generation import Constraint
 
@@ -38,7 +36,7 @@ _LIMITS = {
 class Guide:
     """Compiles constraints for one vocabulary; callable from any thread."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Tokens) -> None:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._making = threading.Lock()
@@ -76,7 +74,7 @@ class Guide:
     def _compile(self, constraint: Constraint) -> Any:
         with self._making:
             if self._tokenizer is None:
-                self._tokenizer = _tokenizer(self._vocabulary)
+                self._tokenizer = self._vocabulary.guide_tokenizer()
         try:
             matcher = LLMatcher(self._tokenizer, _grammar(constraint), log_level=0, limits=LLParserLimits(**_LIMITS))
         except ValueError as error:
@@ -95,7 +93,7 @@ def unusable(reason: str) -> InvalidRequest:
 class Matcher:
     """Follows one generation through its grammar."""
 
-    def __init__(self, matcher: Any, vocabulary: Vocabulary) -> None:
+    def __init__(self, matcher: Any, vocabulary: Tokens) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._mask = np.zeros((vocabulary.size + 31) // 32, dtype=np.int32)
@@ -128,20 +126,3 @@ def _grammar(constraint: Constraint) -> str:
     if constraint.kind == "regex":
         return str(LLMatcher.grammar_from_regex(constraint.text))
     return str(LLMatcher.grammar_from_lark(constraint.text))
-
-
-def _tokenizer(vocabulary: Vocabulary) -> Any:
-    """llguidance's view of the vocabulary; markers are prefixed with 0xFF so that text can never spell them."""
-    tokens = []
-    for token in range(vocabulary.size):
-        raw = vocabulary.raw(token)
-        tokens.append(b"\xff" + raw if vocabulary.is_control(token) else raw)
-    library = llama()
-    eos = sorted(vocabulary.eog)
-    return LLTokenizer.from_llamacpp(
-        tokens=tokens,
-        vocab_ptr=vocabulary.handle,
-        tokenize_fptr=ctypes.cast(library._lib.llama_tokenize, ctypes.c_void_p).value,
-        eos_token=eos or library.llama_vocab_eos(vocabulary.handle),
-        slices=None,
-    )

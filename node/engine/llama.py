@@ -13,19 +13,17 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from node.engine import seats
+from node.engine import distribution, seats
 from node.engine.answers import Answers
 from node.engine.aside import SideReader
 from node.engine.base import EngineLoad, Threads, Warming
 from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
 from node.engine.blocks import BlockStore
-from node.engine.context import STATES, CacheFull, Floats, Part
+from node.engine.context import STATES, CacheFull, Part
 from node.engine.decoder import Decoder, closing_on_error
 from node.engine.draft import Drafts, without
 from node.engine.guide import unusable
-from node.engine.model import LlamaModel
+from node.engine.model import LoadedModel
 from node.engine.running import Running
 from node.engine.sampling import Sampler
 from node.engine.warm import Warm
@@ -35,7 +33,6 @@ from node.generation import (
     Event,
     Failed,
     Finished,
-    Logprob,
     Model,
     ModelInfo,
     Request,
@@ -61,7 +58,7 @@ class LlamaEngine:
         self._settings = settings
         self._decoder = Decoder(settings, weights)
         with closing_on_error(self._decoder):
-            self._pooling = _pooling(settings.pooling, self._decoder.pooling)
+            self._pooling = distribution.pooling(settings.pooling, self._decoder.pooling)
             info = ModelInfo(
                 id=name,
                 engine="llama",
@@ -73,7 +70,7 @@ class LlamaEngine:
                 can_chat=self._decoder.chat_template is not None,
                 parked=seats.parked(settings.slots),
             )
-            self._llama_model = LlamaModel(info, self._decoder.vocabulary, self._decoder.chat_template)
+            self._llama_model = LoadedModel(info, self._decoder.vocabulary, self._decoder.chat_template)
         self.model: Model = self._llama_model
         self._context = self._decoder.context
         self._side = SideReader(self._decoder)
@@ -288,7 +285,7 @@ class LlamaEngine:
         sequence.tokens[sequence.length] = token
         sequence.length += 1
         sequence.generated += 1
-        logprob = None if plain is None else _logprob(plain, token, request.logprobs or 0)
+        logprob = None if plain is None else distribution.logprob(plain, token, request.logprobs or 0)
         self._events.append((request.id, Token(token, vocabulary.piece(token), logprob)))
         complete = sequence.matcher is not None and not sequence.matcher.accept(token)
         if complete or sequence.generated == request.max_tokens:
@@ -305,9 +302,7 @@ class LlamaEngine:
             mean = self._pooling == "mean" and sequence.state is not None
             sequence.state = sequence.state + state if mean and sequence.state is not None else state
         if chunk.last and sequence.state is not None:
-            norm = float(np.linalg.norm(sequence.state)) or 1.0
-            vector = tuple((sequence.state / norm).tolist())
-            self._end(sequence, Embedded(vector, len(sequence.request.prompt)))
+            self._end(sequence, Embedded(distribution.unit(sequence.state), len(sequence.request.prompt)))
 
     def _end(self, sequence: Running, event: Event) -> None:
         if isinstance(event, Finished):
@@ -331,20 +326,3 @@ def _cells(sequences: Iterable[Running]) -> int:
 def _part(chunk: Chunk, sequence: Running) -> Part:
     ids = sequence.tokens[sequence.cached : sequence.cached + chunk.tokens]
     return Part(sequence.slot, sequence.cached, ids, 1 + chunk.drafts if chunk.last else 0)
-
-
-def _logprob(logits: Floats, token: int, count: int) -> Logprob:
-    """Log-probabilities by a stable log-softmax over the unmodified logits."""
-    peak = float(logits.max())
-    total = peak + float(np.log(np.exp(logits - peak).sum(dtype=np.float64)))
-    best = np.argpartition(logits, -count)[-count:] if count else np.empty(0, np.int64)
-    best = best[np.argsort(-logits[best], kind="stable")]
-    top = tuple((int(other), float(logits[other]) - total) for other in best)
-    return Logprob(float(logits[token]) - total, top)
-
-
-def _pooling(setting: str, own: str) -> str:
-    """The model's own way where it has one and `auto` is set; the mean of all states for plain generators."""
-    if setting != "auto":
-        return setting
-    return "mean" if own == "none" else own

@@ -1,4 +1,4 @@
-"""The parts of a model loaded by llama.cpp that any thread may use."""
+"""The parts of a loaded model that any thread may use, whatever library holds its weights."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from node.engine.chat import ChatTemplate, no_template
 from node.engine.guide import Guide
-from node.engine.vocabulary import Vocabulary
+from node.engine.tokens import Tokens
 from node.errors import ContextLengthExceeded
 from node.generation import Constraint, ModelInfo
 
 
-class LlamaModel:
+class LoadedModel:
     """See `generation.Model`."""
 
-    def __init__(self, info: ModelInfo, vocabulary: Vocabulary, template: str | None) -> None:
+    def __init__(self, info: ModelInfo, vocabulary: Tokens, template: str | None) -> None:
         self.info = info
         self.vocabulary = vocabulary
         self.guide = Guide(vocabulary)

@@ -14,8 +14,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from node.engine.library import llama
-from node.engine.vocabulary import Vocabulary
+from node.engine.tokens import Tokens
 from node.generation import Request
 
 REPEAT_WINDOW = 64  # tokens that the repeat penalty looks back, as in llama.cpp's own tools
@@ -25,7 +28,7 @@ _RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's "pick one"; a request's seed must never
 class Sampler:
     """Draws tokens for one request; `close` frees it."""
 
-    def __init__(self, request: Request, vocabulary: Vocabulary) -> None:
+    def __init__(self, request: Request, vocabulary: Tokens) -> None:
         self._llama = llama()
         self._chain = self._llama.llama_sampler_chain_init(self._llama.llama_sampler_chain_default_params())
         self._seed = request.sampling.seed if request.sampling.temperature > 0 else None
@@ -36,12 +39,16 @@ class Sampler:
 
     def sample(self, context: Any, index: int, number: int) -> int:
         """Draw token `number` of the answer from the logits at batch position `index`; the penalties remember it."""
-        if self._seed is not None:
-            last = self._llama.llama_sampler_chain_n(self._chain) - 1
-            self._llama.llama_sampler_free(self._llama.llama_sampler_chain_remove(self._chain, last))
-            draw = self._llama.llama_sampler_init_dist(draw_seed(self._seed, number))
-            self._llama.llama_sampler_chain_add(self._chain, draw)
+        self._seed_draw(number)
         return int(self._llama.llama_sampler_sample(self._chain, context, index))
+
+    def pick(self, candidates: Candidates, number: int) -> int:
+        """Draw token `number` of the answer from logits of any origin; uses the candidates up."""
+        self._seed_draw(number)
+        self._llama.llama_sampler_apply(self._chain, ctypes.byref(candidates.array))
+        token = candidates.selected
+        self._llama.llama_sampler_accept(self._chain, token)
+        return token
 
     def close(self) -> None:
         """Free the chain; it must not be used again."""
@@ -49,7 +56,14 @@ class Sampler:
             self._llama.llama_sampler_free(self._chain)
             self._chain = None
 
-    def _links(self, request: Request, vocabulary: Vocabulary) -> list[Any]:
+    def _seed_draw(self, number: int) -> None:
+        if self._seed is not None:
+            last = self._llama.llama_sampler_chain_n(self._chain) - 1
+            self._llama.llama_sampler_free(self._llama.llama_sampler_chain_remove(self._chain, last))
+            draw = self._llama.llama_sampler_init_dist(draw_seed(self._seed, number))
+            self._llama.llama_sampler_chain_add(self._chain, draw)
+
+    def _links(self, request: Request, vocabulary: Tokens) -> list[Any]:
         s = request.sampling
         links = []
         bias = list(s.logit_bias)
@@ -89,6 +103,30 @@ class Sampler:
         for token in prompt[-REPEAT_WINDOW:]:
             self._llama.llama_sampler_accept(link, token)
         return link
+
+
+class Candidates:
+    """Every token with its logit, as llama.cpp's samplers take them; one may serve many draws, one after another."""
+
+    def __init__(self, size: int) -> None:
+        library = llama()
+        self._tokens = np.zeros(size, np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)]))
+        self._ids = np.arange(size, dtype=np.int32)
+        self.array = library.llama_token_data_array()
+        self._pointer = self._tokens.ctypes.data_as(ctypes.POINTER(library.llama_token_data))
+
+    def fill(self, logits: npt.NDArray[np.float32]) -> Candidates:
+        """Take one token's logits, `[vocabulary]`; samplers sort and cut what was here before."""
+        self._tokens["id"] = self._ids
+        self._tokens["logit"] = logits
+        self.array.data, self.array.size = self._pointer, len(self._ids)
+        self.array.selected, self.array.sorted = -1, False
+        return self
+
+    @property
+    def selected(self) -> int:
+        """The token that was drawn."""
+        return int(self.array.data[self.array.selected].id)
 
 
 def draw_seed(seed: int, number: int) -> int:

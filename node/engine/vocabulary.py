@@ -7,6 +7,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from llguidance import LLTokenizer
+
 from node.engine.library import llama
 
 _PIECE_BYTES = 512
@@ -85,3 +87,17 @@ class Vocabulary:
     def decode(self, ids: Sequence[int]) -> bytes:
         """The text's bytes of `ids`."""
         return b"".join(map(self.piece, ids))
+
+    def guide_tokenizer(self) -> Any:
+        """llguidance's view of the vocabulary; markers are prefixed with 0xFF so that text can never spell them."""
+        tokens = []
+        for token in range(self.size):
+            raw = self.raw(token)
+            tokens.append(b"\xff" + raw if self.is_control(token) else raw)
+        return LLTokenizer.from_llamacpp(
+            tokens=tokens,
+            vocab_ptr=self.handle,
+            tokenize_fptr=ctypes.cast(self._llama._lib.llama_tokenize, ctypes.c_void_p).value,
+            eos_token=sorted(self.eog) or self._llama.llama_vocab_eos(self.handle),
+            slices=None,
+        )

@@ -1,17 +1,20 @@
-"""The model's file as it may be loaded: there, whole, and not too large for this machine."""
+"""The model's file or folder as it may be loaded: there, whole, and not too large for this machine."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
+from node.engine import onnx_folder, providers
 from node.engine.library import llama
+from node.errors import ModelFileError, SettingsError
 from node.fleet import fit
 from node.fleet.footprint import footprint
 from node.machine.cpu import features, usable_cores
 from node.machine.gpu import gpus
 from node.machine.memory import memory
-from node.models import gguf
+from node.models import catalog, convert, gguf
 from node.models.weights import served
 from node.settings import Settings
 
@@ -22,11 +25,46 @@ def model_file(settings: Settings) -> tuple[str, Path | None]:
     """The model's public name and its checked file; the echo engine needs none. Raises ModelFileError."""
     if settings.engine.kind == "echo":
         return "echo", None
+    if settings.engine.kind == "onnx":
+        return _onnx(settings)
     weights = served(settings.model)
     header = gguf.read(weights)  # a damaged file gets a better word here than llama.cpp has
     _check_size(settings, weights.name, header)
     name = settings.model.name
     return (Path(name).stem if name.endswith(".gguf") else name), weights
+
+
+def _onnx(settings: Settings) -> tuple[str, Path]:
+    """A folder by its path, or the one that a model was converted into."""
+    if settings.engine.kv_type != "f16":
+        raise SettingsError(
+            "engine.kv_type is llama.cpp's; the cache of an ONNX model has the format it was built with."
+        )
+    path = Path(settings.model.name).expanduser()
+    folder = path if os.sep in settings.model.name or path.is_dir() else _converted(settings)
+    use = onnx_folder.read(folder)
+    most = memory().most
+    if settings.engine.oversize == "refuse" and most is not None and use.weight_bytes > most:
+        raise ModelFileError(
+            f"{folder.name} needs more memory than there is: {use.weight_bytes >> 20:,} MiB of weights, "
+            f"{most >> 20:,} MiB here."
+        )
+    return (folder.name if folder == path else settings.model.name), folder
+
+
+def _converted(settings: Settings) -> Path:
+    """The folder built for the best provider that is set and seen; raises ModelFileError where there is none."""
+    entry = catalog.load().find(settings.model.name)
+    wanted = settings.engine.providers
+    cuda = ({"auto", "cuda", "tensorrt"} & set(wanted)) and providers.seen("cuda")
+    folders = [convert.folder_of(entry.id, target) for target in (("cuda", "cpu") if cuda else ("cpu", "cuda"))]
+    for folder in folders:
+        if onnx_folder.is_folder(folder):
+            return folder
+    raise ModelFileError(
+        f"{entry.id} was not converted to ONNX yet: there is no {folders[0]}.",
+        hint=f"outpost models convert {entry.id}",
+    )
 
 
 def _check_size(settings: Settings, name: str, header: gguf.Summary) -> None:

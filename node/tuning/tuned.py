@@ -89,7 +89,7 @@ def read() -> Tuned | None:
 
 def layer(settings: Settings) -> Mapping[str, Mapping[str, Any]]:
     """The settings that tuning adds for this model on this machine; {} where it has nothing to say."""
-    found = read() if settings.tune.use and settings.engine.kind != "echo" else None
+    found = read() if settings.tune.use and settings.engine.kind == "llama" else None
     if found is None:
         return {}
     try:

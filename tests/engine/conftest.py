@@ -15,13 +15,14 @@ from node.settings import Engine as EngineSettings
 
 # llama.cpp's threads wait for each other by spinning: on a busy machine one is faster than two.
 THREADS = 1
-ENGINES = ["echo", pytest.param("llama", marks=pytest.mark.model)]
+ENGINES = ["echo", pytest.param("llama", marks=pytest.mark.model), pytest.param("onnx", marks=pytest.mark.onnx)]
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     kind = request.param
-    weights: Path | None = request.getfixturevalue("weights") if kind == "llama" else None
+    fixture = {"llama": "weights", "onnx": "onnx_folder"}.get(kind)
+    weights: Path | None = request.getfixturevalue(fixture) if fixture else None
     settings = EngineSettings(kind=kind, slots=4, context=1024, threads=THREADS, drafts="off")  # steps are counted
     opened = open_engine(settings, kind, weights)
     yield opened

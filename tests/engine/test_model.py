@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from node.engine.llama import LlamaEngine
-from node.engine.model import LlamaModel
+from node.engine.model import LoadedModel
 from node.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from node.generation import Constraint
 
@@ -25,7 +25,7 @@ def test_many_threads_may_ask_at_once(llama_engine: LlamaEngine) -> None:
 
 
 def test_a_model_without_a_template_cannot_chat_but_complete(llama_engine: LlamaEngine) -> None:
-    plain = LlamaModel(llama_engine.model.info, llama_engine._decoder.vocabulary, None)
+    plain = LoadedModel(llama_engine.model.info, llama_engine._decoder.vocabulary, None)
     with pytest.raises(Unsupported, match="completions"):
         plain.chat([{"role": "user", "content": "hi"}])
     assert plain.encode("hi")

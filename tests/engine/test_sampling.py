@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from node.engine.llama import LlamaEngine
-from node.engine.sampling import Sampler, draw_seed
+from node.engine.sampling import Candidates, Sampler, draw_seed
 from node.generation import Request, Sampling
 
 pytestmark = pytest.mark.model
@@ -100,3 +100,23 @@ def test_draw_seeds_differ_by_seed_and_number_and_are_never_the_random_one() -> 
     seeds = {draw_seed(seed, number) for seed in range(100) for number in range(100)}
     assert len(seeds) > 9_990
     assert all(0 <= seed < 0xFFFFFFFF for seed in seeds)
+
+
+def test_logits_of_any_origin_are_drawn_from_alike(engine: LlamaEngine) -> None:
+    prompt = tuple(engine.model.encode("The weather today is"))
+    engine.add(Request("logits", prompt, 4, sampling=Sampling(temperature=0)))
+    engine.step()
+    index = len(prompt) - 1
+    logits = engine._context.logits(index).copy()
+    vocabulary = engine._decoder.vocabulary
+    candidates = Candidates(vocabulary.size)
+    for seed in range(8):
+        hot = Sampling(temperature=1.2, seed=seed, repeat_penalty=1.3, frequency_penalty=0.5)
+        request = Request("r", prompt, 20, sampling=hot, ignore_eos=True)
+        one, other = Sampler(request, vocabulary), Sampler(request, vocabulary)
+        for number in range(4):
+            expected = one.sample(engine._context.handle, index, number)
+            assert other.pick(candidates.fill(logits), number) == expected
+        one.close()
+        other.close()
+    engine.fail_all()

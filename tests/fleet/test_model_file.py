@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import ModelFileError
+from node.errors import ModelFileError, SettingsError
 from node.fleet.model_file import model_file
 from tests.conftest import settings
 from tests.models.support import PAIRS, gguf_bytes, pair
+from tests.support.onnx_bytes import graph, outside, write_folder
 
 # 4,000 layers of a million numbers: a cache of terabytes.
 HUGE = (
@@ -49,3 +50,39 @@ def test_a_model_larger_than_memory_is_refused_with_the_numbers(
         model_file(settings(model_name=str(tmp_path / "large.gguf")))
     model_file(settings(model_name=str(tmp_path / "large.gguf"), engine_oversize="allow"))
     assert "less memory is free than the model may need" in caplog.text
+
+
+def test_an_onnx_folder_by_its_path(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "mine")
+    assert model_file(settings(engine_kind="onnx", model_name=str(folder))) == ("mine", folder)
+
+
+def test_a_model_that_was_not_converted_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
+    with pytest.raises(ModelFileError, match="was not converted to ONNX yet") as refused:
+        model_file(settings(engine_kind="onnx"))
+    assert refused.value.hint == "outpost models convert smollm2-135m-instruct"
+    folder = write_folder(tmp_path / "models" / "smollm2-135m-instruct-onnx-cpu")
+    assert model_file(settings(engine_kind="onnx")) == ("smollm2-135m-instruct", folder)
+
+
+def test_an_onnx_folder_that_cannot_be_served(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "mine", graph(opset=99))
+    with pytest.raises(ModelFileError, match="it needs opset 99"):
+        model_file(settings(engine_kind="onnx", model_name=str(folder)))
+
+
+def test_weights_larger_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "mine", graph(weights=[outside("w", location="data", offset=0, length=1)]))
+    with (folder / "data").open("wb") as file:
+        file.truncate(1 << 42)  # a hole
+    named = {"engine_kind": "onnx", "model_name": str(folder)}
+    with pytest.raises(ModelFileError, match=r"mine needs more memory than there is: 4,194,304 MiB of weights"):
+        model_file(settings(**named))
+    assert model_file(settings(**named, engine_oversize="allow"))[1] == folder
+
+
+def test_the_format_of_an_onnx_cache_cannot_be_set(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "mine")
+    with pytest.raises(SettingsError, match=r"engine\.kv_type is llama\.cpp's"):
+        model_file(settings(engine_kind="onnx", model_name=str(folder), engine_kv_type="q8_0"))

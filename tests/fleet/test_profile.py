@@ -57,7 +57,7 @@ def test_a_head_alone_asks_for_nothing() -> None:
         (HEAD + "[settings.engine]\nslots = true", 4, "settings.engine.slots", "int"),
         (HEAD + "[settings.queue]\nmax_waiting = '3'", 4, "settings.queue.max_waiting", "int"),
         (HEAD + "[settings.engine]\nstep_ms = nan", 4, "settings.engine.step_ms", "between"),
-        (HEAD + '[settings.engine]\nkind = "gpt"', 4, "settings.engine.kind", "one of llama, echo"),
+        (HEAD + '[settings.engine]\nkind = "gpt"', 4, "settings.engine.kind", "one of llama, onnx, echo"),
         (HEAD + '[settings.server]\nhost = "::"', 4, "settings.server.host", "one node alone"),
         (HEAD + 'settings.server.api_keys = ["x"]', 3, "settings.server.api_keys", "one node alone"),
         (HEAD + "a = [", 3, "", "not valid TOML"),
