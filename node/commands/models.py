@@ -11,8 +11,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from node.commands.progress import Progress, amount
+from node.engine import providers
 from node.errors import ModelFileError
-from node.models import catalog, weights
+from node.models import catalog, convert, weights
 from node.models.catalog import Catalog, Entry
 from node.models.download import Report
 from node.models.pull import pull
@@ -32,6 +33,7 @@ examples:
   outpost models pull gemma-3-270m      fetch another one
   outpost models verify                 hash every installed model again
   outpost models remove gemma-3-270m    free its disk space
+  outpost models convert                make an ONNX model of the default one, for engine.kind = "onnx"
 
 To run a model that is not the default, set model.name in node.toml, or OUTPOST_MODEL_NAME. Models of your own go into
 catalog.toml in the data directory; `outpost models list` says where that is.
@@ -58,6 +60,11 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     verifying.add_argument("name", metavar="NAME", nargs="?", help="an id from `outpost models list`")
     removing = actions.add_parser("remove", help="delete a model's weights")
     removing.add_argument("name", metavar="NAME", help="an id from `outpost models list`")
+    converting = actions.add_parser("convert", help="make an ONNX model of a GGUF one; of the default without a NAME")
+    converting.add_argument("name", metavar="NAME", nargs="?", help="an id from `outpost models list`")
+    converting.add_argument(
+        "--for", dest="target", choices=["cpu", "cuda"], help="what will run it (default: cuda where a GPU is seen)"
+    )
     for action in (listing, verifying):
         action.add_argument("--json", action="store_true", help="print JSON for other programs")
 
@@ -72,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
             return _verify(_to_verify(known, args.name), args.json, tuned.of(args.name) if args.name else tuned.read())
         case "remove":
             return _remove(known.find(args.name))
+        case "convert":
+            return _convert(known.find(args.name) if args.name else known.default, args.target)
         case _:
             return _list(known, args.json)
 
@@ -188,8 +197,20 @@ def _remove(entry: Entry) -> int:
     return 0
 
 
+def _convert(entry: Entry, named: convert.Target | None) -> int:
+    target: convert.Target = named or ("cuda" if providers.seen("cuda") else "cpu")
+    source, folder = weights.locate(entry.id), convert.folder_of(entry.id, target)
+    if convert.is_current(folder, source, target):
+        print(f"{entry.id} is converted for {target} already: {folder}")
+        return 0
+    with bars("") as report:
+        convert.convert(source, folder, target, report)
+    print(f"{entry.id} is converted for {target}: {folder}\nServe it with: outpost serve --engine onnx")
+    return 0
+
+
 @contextlib.contextmanager
-def bars() -> Iterator[Report]:
+def bars(unit: str = "B") -> Iterator[Report]:
     """A report that draws one progress bar per stage."""
     with contextlib.ExitStack() as stack:
         current: Progress | None = None
@@ -198,7 +219,7 @@ def bars() -> Iterator[Report]:
             nonlocal current
             if current is None or current.label != stage:
                 stack.close()
-                current = stack.enter_context(Progress(stage, total))
+                current = stack.enter_context(Progress(stage, total, unit))
             current.update(done, total)
 
         yield report

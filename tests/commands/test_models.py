@@ -218,3 +218,21 @@ def test_another_model_s_variant_stays(home: Path, capsys: pytest.CaptureFixture
     outpost("remove", "tiny")
     assert len(list(tuned.variants())) == 1
     assert "Tuned: gemma-3-270m" not in capsys.readouterr().out
+
+
+def test_convert_makes_a_folder_and_says_how_to_serve_it(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(models.convert, "convert", lambda *what: asked.append(what))
+    (home / "models").mkdir()
+    (home / "models" / "tiny.gguf").write_bytes(CONTENT)
+    assert outpost("convert", "tiny", "--for", "cpu") == 0
+    ((source, folder, target, _),) = asked
+    assert (source.name, folder.name, target) == ("tiny.gguf", "tiny-onnx-cpu", "cpu")
+    assert "outpost serve --engine onnx" in capsys.readouterr().out
+
+
+def test_convert_needs_the_weights() -> None:
+    with pytest.raises(ModelFileError, match="not installed"):
+        outpost("convert", "tiny")
