@@ -31,6 +31,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "outpost-install.json"
 LEAN = ("-DLLAVA_BUILD=OFF", f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={ROOT / 'tools' / 'llama_lean.cmake'}")
+ONNX = ("onnx", "onnx-gpu")  # two builds of one package: they write the same files
 _STEP = re.compile(r"\[(\d+)/(\d+)\]")
 
 
@@ -54,9 +55,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--extra", action="append", default=[], help="optional dependencies of pyproject.toml, e.g. test"
     )
+    parser.add_argument("--onnx", action="store_true", help="also ONNX Runtime, in the build for this machine")
+    parser.add_argument("--gpu-onnx", action="store_true", help="the same, but only where an NVIDIA GPU is seen")
     args = parser.parse_args(argv)
+    extras = [*args.extra]
+    if args.onnx or (args.gpu_onnx and sees_nvidia()):
+        extras.append(onnx_extra(args.gpu_onnx))
     try:
-        install(sorted(args.extra))
+        install(sorted(extras))
     except Stop as stop:
         print(f"install: {stop}", file=sys.stderr)
         return 1
@@ -69,7 +75,7 @@ def install(extras: list[str]) -> None:
     before = installed()
     wanted = Installed(
         project=hashlib.sha256(project).hexdigest(),
-        extras=sorted({*extras, *before.extras}),
+        extras=joined(extras, before.extras),
         llama=llama_requirement(project.decode()),
         flags=os.environ.get("CMAKE_ARGS", before.flags),
     )
@@ -84,10 +90,48 @@ def install(extras: list[str]) -> None:
     pip("install", "--quiet", "--upgrade", "pip>=24.1")
     if (before.llama, before.flags) != (wanted.llama, wanted.flags):
         install_llama(wanted.llama, wanted.flags)
+    if twins := [extra for extra in before.extras if extra in ONNX and extra not in wanted.extras]:
+        say(f"removing {twins[0]}, whose files the other build replaces")
+        pip(
+            "uninstall",
+            "--quiet",
+            "--yes",
+            "onnxruntime",
+            "onnxruntime-gpu",
+            "onnxruntime-genai",
+            "onnxruntime-genai-cuda",
+        )
     say("installing Outpost and its dependencies")
     names = ",".join(wanted.extras)
     pip("install", "--quiet", "--editable", f"{ROOT}[{names}]" if names else str(ROOT))
     STAMP.write_text(json.dumps(dataclasses.asdict(wanted)))
+
+
+def joined(asked: list[str], before: list[str]) -> list[str]:
+    """All extras, old and new; raises Stop where they cannot be together. One that is asked for replaces its twin."""
+    if set(ONNX) <= set(asked):
+        raise Stop(
+            f"The extras {' and '.join(ONNX)} cannot be installed together: both bring ONNX Runtime, in different "
+            "builds. onnx-gpu runs on a machine without a GPU too; ask for one of them."
+        )
+    replaced = set(ONNX) if set(ONNX) & set(asked) else set()
+    return sorted({*asked, *(extra for extra in before if extra not in replaced)})
+
+
+def onnx_extra(for_gpu: bool = False) -> str:
+    """The build of ONNX Runtime for this machine, unless one is here already: that stays."""
+    here = [extra for extra in installed().extras if extra in ONNX]
+    if here and not for_gpu:
+        return here[0]
+    return "onnx-gpu" if platform.machine() in ("x86_64", "AMD64") else "onnx"
+
+
+def sees_nvidia(devices: Path = Path("/dev")) -> bool:
+    """Whether a card has a device node (desktop, two kinds of Jetson), or the driver's own tool lists one."""
+    if any(next(devices.glob(pattern), None) for pattern in ("nvidia[0-9]*", "nvhost-gpu", "nvgpu")):
+        return True
+    tool = shutil.which("nvidia-smi")
+    return bool(tool) and subprocess.run([tool, "-L"], capture_output=True, check=False).stdout.startswith(b"GPU ")
 
 
 def install_llama(requirement: str, flags: str) -> None:

@@ -8,9 +8,8 @@
   RFC 4828 (small packets are counted as full ones: routers drop packets, not bytes). Before the first loss it is
   `FIRST_RATE`, before the first round trip 4 kB/s.
 - Queue: where the round trip grows by more than `QUEUE_S` over its least, the path is full, whatever the equation
-  says (a 4.8 kbit/s radio loses nothing and delays everything). Then the limit is less than what can arrive
-  (`delivery`), until the queue is gone, and a little less afterwards. It falls only where there is a queue: what is
-  sent limits what can be measured, and a limit that followed each measurement would talk itself down to nothing.
+  says (a 4.8 kbit/s radio loses nothing and delays everything). Then the limit is less than what can arrive, until the
+  queue is gone, and a little less afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from node.link.delivery import Delivery, Sent
 from node.link.packet import BITMAP, Ack
 
 LEAST_RATE = 4000.0  # bytes a second
@@ -29,7 +27,7 @@ QUEUE_S = 0.06
 _REORDER = 3
 _NOMINAL = 1460  # RFC 4828
 _WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)  # RFC 5348, 5.4
-_DRAIN, _CRUISE, _PROBE = 0.7, 0.92, 1.12  # of a full path's capacity; the last for one round trip,
+_DRAIN, _CRUISE, _PROBE = 0.8, 0.95, 1.15  # of a full path's capacity; the last for one round trip,
 _PROBE_S = 8.0  # so often
 _SLOWEST = 300.0  # bytes a second; a limit below is a queue that others made
 _BURSTS = 16  # longest burst told apart
@@ -47,22 +45,21 @@ class Path:
         self.rttvar = _FIRST_RTT / 2
         self.packets_sent = self.packets_lost = self.bytes_sent = 0
         self.measured = False
-        self._flying: dict[int, Sent] = {}  # by packet number, in order
+        self._flying: dict[int, tuple[float, int]] = {}  # packet number -> when sent, bytes; in order
         self._received: set[int] = set()  # of those that fly
         self._largest = -1
         self._run = 0
         self._bursts = [0.0] * (_BURSTS + 1)
         self._events = _LossEvents()
         self._floor = _Floor()
-        self._delivery = Delivery()
+        self._arrived = _Arrived()
         self._limit = math.inf
-        self._kept = 0.0  # the limit while there is no queue
         self._queue = 0.0
         self._adjusted = self._probe_at = -math.inf
 
     def sent(self, number: int, size: int, now: float) -> None:
         """A packet that asks for an acknowledgement went out; `size` is the datagram's."""
-        self._flying[number] = self._delivery.send(size + OVERHEAD, now, idle=not self._flying)
+        self._flying[number] = (now, size + OVERHEAD)
         self.packets_sent += 1
         self.bytes_sent += size + OVERHEAD
         if len(self._flying) > 4 * BITMAP:
@@ -79,14 +76,14 @@ class Path:
             if back < 0 or (back < BITMAP and ack.bitmap >> back & 1):
                 self._arrive(number, now)
         if flight is not None and first_time:
-            self._observe_rtt(max(1e-4, now - flight.when - ack.delay), flight.size, now)
+            self._observe_rtt(max(1e-4, now - flight[0] - ack.delay), flight[1], now)
         self._settle()
-        return flight.when if flight is not None and first_time else None
+        return flight[0] if flight is not None and first_time else None
 
     def _arrive(self, number: int, now: float) -> None:
         if number not in self._received:
             self._received.add(number)
-            self._delivery.arrived(self._flying[number], now)
+            self._arrived.add(self._flying[number][1], now)
 
     def _settle(self) -> None:
         """Decide, in order, about every packet that can be decided about."""
@@ -100,7 +97,7 @@ class Path:
                 return
 
     def _decide(self, number: int, *, lost: bool) -> None:
-        when = self._flying.pop(number).when
+        when, _ = self._flying.pop(number)
         self._received.discard(number)
         self.loss += (lost - self.loss) / 64
         if lost:
@@ -120,22 +117,20 @@ class Path:
         else:
             self.rttvar += (abs(self.srtt - rtt) - self.rttvar) / 4
             self.srtt += (rtt - self.srtt) / 8
-        least, least_size = self._floor.note(rtt, size, now)
-        # On a slow path a longer packet takes its time, which is no queue.
-        queue = rtt - least - (size - least_size) / self._limit
+        # On a slow path a long packet takes its time, which is no queue.
+        queue = rtt - self._floor.note(rtt, now) - (size / self._limit)
         self._queue += (max(0.0, queue) - self._queue) / 4
-        capacity = self._delivery.capacity(now)
+        capacity = self._arrived.capacity(now, self.srtt)
         if now - self._adjusted < self.srtt or not capacity:
             return  # what was changed last shows only now
         if self._queue > QUEUE_S:
-            self._limit, self._kept = max(_SLOWEST, _DRAIN * capacity), 0.0
+            self._limit = max(_SLOWEST, _DRAIN * capacity)
         elif self._limit == math.inf:
             return
         elif now < self._probe_at:
-            # What is sent limits what can be measured: without a queue the limit never falls.
-            self._limit = self._kept = max(self._kept, _CRUISE * capacity)
+            self._limit = _CRUISE * capacity
         else:
-            self._limit = _PROBE * max(self._kept, capacity)
+            self._limit = _PROBE * capacity
             self._probe_at = now + _PROBE_S
             if self._limit > FIRST_RATE:
                 self._limit = math.inf
@@ -222,15 +217,38 @@ class _Floor:
 
     def __init__(self) -> None:
         self._since = -math.inf
-        self._now = self._before = (math.inf, 0)
+        self._now = self._before = math.inf
 
     @property
     def least(self) -> float:
-        return min(self._now, self._before)[0]
-
-    def note(self, rtt: float, size: int, now: float) -> tuple[float, int]:
-        """The least round trip, and the size of the packet that made it."""
-        if now - self._since > self.STRETCH:
-            self._before, self._now, self._since = self._now, (rtt, size), now
-        self._now = min(self._now, (rtt, size))
         return min(self._now, self._before)
+
+    def note(self, rtt: float, now: float) -> float:
+        if now - self._since > self.STRETCH:
+            self._before, self._now, self._since = self._now, rtt, now
+        self._now = min(self._now, rtt)
+        return self.least
+
+
+class _Arrived:
+    """What was acknowledged; the most that arrived in a stretch of two round trips is what the path can carry."""
+
+    MEMORY_S = 15.0
+
+    def __init__(self) -> None:
+        self._log: deque[tuple[float, int]] = deque(maxlen=512)
+        self._rates: deque[tuple[float, float]] = deque(maxlen=512)
+
+    def add(self, size: int, now: float) -> None:
+        self._log.append((now, size))
+
+    def capacity(self, now: float, rtt: float) -> float:
+        """Bytes a second; 0 where too little is known."""
+        span = max(1.0, 2 * rtt)
+        while self._log and self._log[0][0] < now - span:
+            self._log.popleft()
+        if len(self._log) >= 4 and now - self._log[0][0] > span / 2:
+            self._rates.append((now, sum(size for _, size in self._log) / span))
+        while self._rates and self._rates[0][0] < now - self.MEMORY_S:
+            self._rates.popleft()
+        return max((rate for _, rate in self._rates), default=0.0)

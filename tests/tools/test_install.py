@@ -100,3 +100,41 @@ def test_a_python_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     none = subprocess.run(shell, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     assert none.returncode == 1
     assert "3.11" in none.stderr
+
+
+def test_two_builds_of_onnx_runtime_are_refused_together(installer: ModuleType) -> None:
+    with pytest.raises(installer.Stop, match="cannot be installed together"):
+        installer.joined(["onnx", "onnx-gpu"], [])
+    assert installer.main(["--extra", "onnx", "--extra", "onnx-gpu"]) == 1
+
+
+def test_the_one_that_is_asked_for_replaces_the_other(installer: ModuleType) -> None:
+    assert installer.joined(["onnx-gpu"], ["onnx", "test"]) == ["onnx-gpu", "test"]
+    assert installer.joined(["test"], ["onnx"]) == ["onnx", "test"], "nothing is taken away unasked"
+
+
+def test_the_build_for_this_machine(installer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installer, "STAMP", tmp_path / "stamp.json")
+    monkeypatch.setattr(installer.platform, "machine", lambda: "x86_64")
+    assert installer.onnx_extra() == "onnx-gpu"
+    monkeypatch.setattr(installer.platform, "machine", lambda: "aarch64")
+    assert installer.onnx_extra() == "onnx"
+    (tmp_path / "stamp.json").write_text('{"extras": ["onnx"]}')
+    monkeypatch.setattr(installer.platform, "machine", lambda: "x86_64")
+    assert installer.onnx_extra() == "onnx", "what is here stays"
+    assert installer.onnx_extra(for_gpu=True) == "onnx-gpu"
+
+
+def test_a_gpu_is_seen_by_its_node_or_by_the_drivers_tool(
+    installer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dev").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not installer.sees_nvidia(tmp_path / "dev")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: Orin'\n")
+    tool.chmod(0o755)
+    assert installer.sees_nvidia(tmp_path / "dev")
+    tool.unlink()
+    (tmp_path / "dev" / "nvidia0").touch()
+    assert installer.sees_nvidia(tmp_path / "dev")
