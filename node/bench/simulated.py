@@ -33,6 +33,7 @@ LEAST_SHARE = 0.88  # of an unlimited cache's hits
 POINTS = 5.0  # of the hit ratio that a restart may cost
 AFTER = 20  # the next requests after a restart
 _STATES = 1 << 16
+_NEVER_S = 1e6  # the history's own timer knows only real time; here `ask` saves in the replay's
 _TOKEN_BYTES = 5  # what the store counts for a token here: four of its id, one of a state
 
 
@@ -96,7 +97,8 @@ class Simulation:
     async def _start(self) -> None:
         self._memory = BlockStore(self._sizes.memory * _TOKEN_BYTES, shared=True)
         self._ends: dict[int, Any] = {}
-        self._history = History(self._settings, PrefixStore(self._database, "replay"), lambda: self._now)
+        store = PrefixStore(self._database, "replay")
+        self._history = History(self._settings, store, lambda: self._now, save_after_s=_NEVER_S)
         await self._history.load()
 
     async def _save(self) -> None:

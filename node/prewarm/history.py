@@ -48,8 +48,14 @@ class History:
     """Notes prompts and offers candidates. `load` it before the first prompt, `close` it after the last."""
 
     def __init__(
-        self, settings: Prewarm, store: PrefixStore | None = None, clock: Callable[[], float] = time.time
+        self,
+        settings: Prewarm,
+        store: PrefixStore | None = None,
+        clock: Callable[[], float] = time.time,
+        save_after_s: float = SAVE_AFTER_S,
     ) -> None:
+        """`save_after_s` are real seconds, also where `clock` is not the wall's."""
+        self._save_after_s = save_after_s
         self._settings = settings
         self._store = store
         self._clock = clock
@@ -89,7 +95,7 @@ class History:
             self._expires = now + _EXPIRE_EVERY_S
             self._tree.expire(now, self._settings.max_age_s)
         if self._store is not None and self._timer is None and self._tree.changed:
-            self._timer = asyncio.get_running_loop().call_later(SAVE_AFTER_S, self._save)
+            self._timer = asyncio.get_running_loop().call_later(self._save_after_s, self._save)
         return end.id
 
     def candidates(self, held: Iterable[int] = ()) -> list[Candidate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from node.generation import Caller, Request
-from node.prewarm import history as module
 from node.prewarm.history import History
 from node.settings import Prewarm
 from node.store.db import Database
@@ -153,14 +153,13 @@ async def test_changes_after_a_restart_are_stored_too(database: Database) -> Non
         await it.close()
 
 
-async def test_it_is_stored_while_the_node_runs(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_stored_while_the_node_runs(database: Database) -> None:
     """What a killed node leaves: it is never closed."""
-    monkeypatch.setattr(module, "SAVE_AFTER_S", 0.0)
-    it = history(database)
+    it = History(Prewarm(), PrefixStore(database, "model"), Clock(), save_after_s=0.0)
     await it.load()
     share(it, [1, 2, 3])
-    while it._timer is not None or it._task is None or not it._task.done():
-        await module.asyncio.sleep(0.001)
+    while it._timer is not None or it._task is None or not it._task.done():  # noqa: ASYNC110  # a timer has no event
+        await asyncio.sleep(0.001)
     again = history(database)
     await again.load()
     assert texts(again) == [[1, 2, 3]]
