@@ -108,6 +108,20 @@ def unlimited(steps: Sequence[Step]) -> list[int]:
     return found
 
 
+def typical(steps: Sequence[Step], before: int, size: int) -> int:
+    """Where `size` requests begin, not before number `before`, that share as much with earlier ones as all after it do.
+
+    A piece of a replay is otherwise as rich or as poor as its place happens to be.
+    """
+    most, tokens = unlimited(steps), [len(step.ids) for step in steps]
+    whole = sum(most[before:]) / max(1, sum(tokens[before:]))
+
+    def off(start: int) -> float:
+        return abs(sum(most[start : start + size]) / sum(tokens[start : start + size]) - whole)
+
+    return min(range(before, max(before + 1, len(steps) - size + 1)), key=off)
+
+
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_FILE_BYTES:

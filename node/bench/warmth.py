@@ -38,6 +38,7 @@ MOST_OF_COLD = 0.5  # of the time that all prompts take without prewarming
 MOST_OF_REST, SLACK_S = 1.25, 0.010  # times what reading the rest takes, and this
 MOST_AT_BOOT = 0.15  # of the cold TTFT
 _QUIET_SHARE, _LOOK_S, _PATIENCE_S = 0.05, 0.25, 15.0
+_JUDGED_FROM = 16  # requests after a restart; fewer say little about a ratio
 _TAIL = 32  # tokens of a question behind the most asked prefix
 
 Tell = Callable[[str], None]
@@ -56,8 +57,8 @@ class Plan:
         return self.requests + 4
 
 
-FULL = Plan(32, 90.0)
-QUICK = Plan(10, 15.0)
+FULL = Plan(40, 60.0)
+QUICK = Plan(12, 20.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,9 @@ class Lives:
             now = began + step.at
             history.note(Request("", step.ids, 1, caller=Caller(session=f"history {number}")))
         candidates = history.candidates()
-        top = max(candidates, key=lambda candidate: candidate.per_hour * candidate.tokens, default=None)
+        begun = {candidate.parent for candidate in candidates}  # what all prompts begin with is nobody's whole prefix
+        ends = (candidate for candidate in candidates if candidate.id not in begun)
+        top = max(ends, key=lambda candidate: candidate.per_hour * candidate.tokens, default=None)
         ids = tuple(history.tokens(top.id)) if top else ()
         await history.close()
         await database.close()
@@ -199,8 +202,8 @@ async def quiet(node: NodeProcess) -> None:
             return
 
 
-def figures(seen: Seen, expected: Sequence[int]) -> list[Figure]:
-    """What it comes to; `expected` are the warm tokens that the simulation has for the same requests."""
+def figures(seen: Seen, expected: Sequence[int], most: Sequence[int]) -> list[Figure]:
+    """What it comes to; for the same requests the simulation has `expected` warm tokens, an unlimited cache `most`."""
     hits = [answered.seconds for answered in seen.warm if answered.cached]
     rest = statistics.median(seen.rest) if seen.rest else float("nan")
     warm, cold = sum(answered.seconds for answered in seen.warm), sum(seen.cold)
@@ -217,7 +220,8 @@ def figures(seen: Seen, expected: Sequence[int]) -> list[Figure]:
             "all prompts, with / without prewarming",
             warm / cold,
             at_most=MOST_OF_COLD,
-            detail=f"{warm:.1f} / {cold:.1f} s; {cached:,} of {tokens:,} tokens were warm, {sum(expected):,} simulated",
+            detail=f"{warm:.1f} / {cold:.1f} s; {cached:,} of {tokens:,} tokens were warm; "
+            f"simulated {sum(expected):,}, unlimited {sum(most):,}",
         ),
         Figure(
             "TTFT of the top prefix after boot / cold",
@@ -237,6 +241,6 @@ def _lost(life: str, seen: Seen) -> Figure:
         f"hit ratio lost, {life} in the middle",
         max(0.0, had - has),
         "points",
-        at_most=POINTS,
+        at_most=POINTS if len(after) >= _JUDGED_FROM else None,
         detail=f"{len(after)} requests after it: {has:.1f} % of tokens, {had:.1f} % without",
     )

@@ -16,7 +16,7 @@ from node.errors import SettingsError
 from node.fleet.model_file import model_file
 from node.settings import Settings, home
 
-_HISTORY, _REPLAYED, _QUICK_HISTORY, _QUICK_REPLAYED = 400, 600, 150, 150
+_HISTORY, _REPLAYED, _QUICK_REPLAYED = 400, 600, 200
 _PREFIXES, _DISK_BYTES = 20, 10**9
 _GAP_S = 4.0  # between requests, on average: less than a third of the time is needed to read the prompts here
 _SHUFFLED = 1
@@ -31,7 +31,7 @@ Memory holds {_PREFIXES} prompts of average length, disk 1 GB.
    Target: {simulated.LEAST_SHARE}. Also in random order, where nothing is asked twice in a row: there the quorum alone
    (prewarm.min_sessions) costs a fifth, and there is no target. After a restart, also after kill -9, the next
    {simulated.AFTER} requests lose at most {simulated.POINTS:g} points.
-2. On real nodes, a piece of it, in turns with a node without prewarming. TTFT of hits: at most
+2. On real nodes, a piece of it that is like the whole, in turns with a node without prewarming. TTFT of hits: at most
    {warmth.MOST_OF_REST:g} x the time that reading only the rest takes, and {1000 * warmth.SLACK_S:g} ms. All prompts:
    at most {warmth.MOST_OF_COLD:g} x the time. The first request after boot: at most {warmth.MOST_AT_BOOT:g} x.
    Restarts as above.
@@ -62,8 +62,8 @@ async def measure(
     rows, (asked, lists) = read_trace(args.trace), replay.read(args.data)
     with Tokenizer(settings.engine, weights) as tokenizer:
         prompts, token_bytes = tokenizer.prompts(asked, lists), tokenizer.token_bytes()
-    before, after = (_QUICK_HISTORY, _QUICK_REPLAYED) if args.quick else (_HISTORY, _REPLAYED)
-    before = min(before, len(prompts) * before // (before + after))
+    after = _QUICK_REPLAYED if args.quick else _REPLAYED
+    before = min(_HISTORY, len(prompts) * _HISTORY // (_HISTORY + after))
     prompts = prompts[: before + after]
     mean = sum(map(len, prompts)) / len(prompts)
     sizes = Sizes(round(_PREFIXES * mean), int(_DISK_BYTES / token_bytes), settings.prewarm.min_sessions)
@@ -76,12 +76,13 @@ async def measure(
     figures += await simulated.figures(shuffled, sizes, before, "shuffled", judged=False)
     if not args.simulate:
         own = [f"prewarm.memory_bytes={int(sizes.memory * token_bytes)}", f"prewarm.disk_bytes={_DISK_BYTES}"]
-        history, piece = listed[:before], listed[before : before + plan.requests]
+        start = replay.typical(listed, before, plan.requests)
+        upto = start + plan.requests
         with tempfile.TemporaryDirectory(dir=home()) as folder:
             lives = warmth.Lives(settings, [*changes, *own], name, Path(folder), plan)
-            await lives.run(history, piece, steps.next)
-        expected = await simulated.simulate([*history, *piece], sizes, restart=before)
-        figures += warmth.figures(lives.seen, expected[before:])
+            await lives.run(listed[:start], listed[start:upto], steps.next)
+        expected = await simulated.simulate(listed[:upto], sizes, restart=start)
+        figures += warmth.figures(lives.seen, expected[start:], replay.unlimited(listed[:upto])[start:])
     about = (
         f"{len(prompts) - before} requests after {before}, {mean:,.0f} tokens each on average; "
         f"memory for {sizes.memory:,} tokens, disk for {sizes.disk:,}; {sizes.min_sessions} sessions make a quorum"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.bench import replay
-from node.bench.replay import Step, Tokenizer, read, sequence, unlimited
+from node.bench.replay import Step, Tokenizer, read, sequence, typical, unlimited
 from node.bench.workload import Arrival, read_trace
 from node.errors import OperatorError
 from node.settings import Engine
@@ -48,6 +48,18 @@ def test_the_shorter_of_prompts_and_trace_ends_it() -> None:
 def test_an_unlimited_cache_has_the_longest_beginning_of_any_before_but_never_all() -> None:
     steps = [Step(0.0, (1, 2, 3)), Step(1.0, (1, 2, 4)), Step(2.0, (1, 2, 3)), Step(3.0, (5,))]
     assert unlimited(steps) == [0, 2, 2, 0]
+
+
+def test_a_piece_is_taken_that_is_like_the_whole() -> None:
+    again, new = (1, 2, 3, 4), iter(range(100, 200))
+    rich = [Step(0.0, again)] * 10
+    poor = [Step(0.0, (next(new),) * 4) for _ in range(10)]
+    mixed = [Step(0.0, again), Step(0.0, (next(new),) * 4)] * 5
+    steps = [*rich, *poor, *mixed]
+    start = typical(steps, 0, 6)
+    part = unlimited(steps)[start : start + 6]
+    assert abs(sum(part) / 24 - sum(unlimited(steps)) / 120) < 0.1
+    assert typical(steps, 8, 100) == 8, "a replay that is shorter is taken whole"
 
 
 @pytest.mark.parametrize(

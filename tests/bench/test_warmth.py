@@ -13,23 +13,26 @@ from node.errors import EngineFailed
 from tests.conftest import settings
 
 
-def seen(warm_s: float = 0.1, cold_s: float = 1.0, rest_s: float = 0.1, after: int = 80) -> Seen:
+def seen(warm_s: float = 0.1, cold_s: float = 1.0, rest_s: float = 0.1, after: int = 80, after_count: int = 16) -> Seen:
     return Seen(
-        warm=[Answered(warm_s, 80)] * 4,
-        cold=[cold_s] * 4,
-        rest=[rest_s] * 4,
+        warm=[Answered(warm_s, 80)] * 16,
+        cold=[cold_s] * 16,
+        rest=[rest_s] * 16,
         boots=[(warm_s, cold_s)] * 3,
-        restarted={"stopped": [Answered(warm_s, 80)] * 2, "killed": [Answered(warm_s, after)] * 2},
-        tokens=[100] * 4,
+        restarted={
+            "stopped": [Answered(warm_s, 80)] * after_count,
+            "killed": [Answered(warm_s, after)] * after_count,
+        },
+        tokens=[100] * 16,
     )
 
 
 def test_a_good_run_meets_everything() -> None:
-    found = figures(seen(), [80, 80, 80, 80])
+    found = figures(seen(after_count=16), [80] * 4, [90] * 4)
     assert [figure.met for figure in found] == [True] * 5
     assert found[0].at_most == pytest.approx(135.0)
     assert found[1].value == pytest.approx(0.1)
-    assert "320 of 400 tokens were warm, 320 simulated" in found[1].detail
+    assert "1,280 of 1,600 tokens were warm; simulated 320, unlimited 360" in found[1].detail
 
 
 @pytest.mark.parametrize(
@@ -42,13 +45,18 @@ def test_a_good_run_meets_everything() -> None:
     ],
 )
 def test_each_target_can_be_missed(of: Seen, missed: str) -> None:
-    assert missed in {figure.name for figure in figures(of, [80] * 4) if figure.met is False}
+    assert missed in {figure.name for figure in figures(of, [80] * 4, [90] * 4) if figure.met is False}
+
+
+def test_few_requests_after_a_restart_are_shown_and_not_judged() -> None:
+    lost = figures(seen(after=0, after_count=5), [80] * 4, [90] * 4)[-1]
+    assert (lost.value, lost.met) == (80.0, None)
 
 
 def test_a_run_without_a_hit_meets_nothing_that_is_about_hits() -> None:
     nothing = seen()
-    nothing.warm, nothing.rest = [Answered(1.0, 0)] * 4, []
-    assert figures(nothing, [0] * 4)[0].met is False
+    nothing.warm, nothing.rest = [Answered(1.0, 0)] * 16, []
+    assert figures(nothing, [0] * 4, [0] * 4)[0].met is False
 
 
 async def test_a_prompt_of_ids_is_asked_as_it_is(echo_process: NodeProcess) -> None:

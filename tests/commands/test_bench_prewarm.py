@@ -44,6 +44,6 @@ def test_the_simulation_needs_no_node(weights: Path, capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     assert "as listed" in out
     assert "shuffled" in out
-    assert "75 requests after 75" in out
+    assert "50 requests after 100" in out
     assert "simulation" in err
     assert code == (1 if "MISSED" in out else 0)
