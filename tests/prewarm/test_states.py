@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import stat
@@ -125,17 +126,19 @@ def test_headers_that_contradict_themselves_are_damaged(tmp_path: Path) -> None:
             read_header(path)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """A disk that has room for 4 KB."""
+    """A disk that has room for 4 KB; within a test only, for pytest's own output may be a file, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path, small_files: None) -> None:
-    with pytest.raises(OSError, match="large"):
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    with small_files(), pytest.raises(OSError, match="large"):
         write(tmp_path, "print", "a", text(64), [b"x" * 10_000])
     assert list(tmp_path.iterdir()) == []
 
