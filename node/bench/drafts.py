@@ -2,8 +2,9 @@
 
 Every question is asked three times, at temperature 0 and at 0.7 with a seed of its own: the first time both nodes know
 nothing, the second and third time one of them can guess. Then everyday questions are asked once, at 0.7, for texts that
-repeat nothing. Rates are those of one stream after its first text, so that reading the prompt does not count; what is
-compared is the median over questions of one node's rate over the other's, for answers that are the same.
+repeat nothing. Rates are those of one stream from the request to its end: what a reader waits for, and the first piece
+of a draft's text may hold many tokens. What is compared is the median over questions of one node's rate over the
+other's, for answers that are the same.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ QUICK = Plan(questions=10, fresh=6)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer: its text, how many tokens, and the seconds from its first text to its end."""
+    """One answer: its text, how many tokens, and the seconds from the request to its end."""
 
     text: str
     tokens: int
@@ -52,8 +53,8 @@ class Answer:
 
     @property
     def rate(self) -> float:
-        """Tokens per second after the first text."""
-        return (self.tokens - 1) / self.seconds
+        """Tokens per second, with the time that its prompt took."""
+        return self.tokens / self.seconds
 
 
 @dataclass(slots=True)
@@ -72,11 +73,7 @@ class Pairs:
     def ratios(self) -> list[float]:
         """How many times as fast the drafting node was, for each answer that is the same and long enough."""
         pairs = zip(self.plain, self.drafted, strict=True)
-        return [
-            other.rate / one.rate
-            for one, other in pairs
-            if one.text == other.text and one.tokens >= _LEAST and min(one.seconds, other.seconds) > 0
-        ]
+        return [other.rate / one.rate for one, other in pairs if one.text == other.text and one.tokens >= _LEAST]
 
 
 @dataclass(slots=True)
@@ -122,17 +119,16 @@ class Drafting:
 
 
 async def _ask(client: Client, text: str, tokens: int, temperature: float, seed: int) -> Answer:
-    said, first = "", 0.0
+    said, asked = "", time.perf_counter()
     messages = [{"role": "user", "content": text}]
     events = client.chat(messages, max_tokens=tokens, temperature=temperature, seed=seed)
     async with aclosing(events) as stream:
         async for event in stream:
             if isinstance(event, TextDelta):
-                first = first or event.at
                 said += event.text
             elif isinstance(event, Done):
                 count = event.usage.completion_tokens if event.usage else 0
-                return Answer(said, count, time.perf_counter() - first if first else 0.0)
+                return Answer(said, count, time.perf_counter() - asked)
     raise EngineFailed("A stream ended without its end.")
 
 
