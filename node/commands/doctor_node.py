@@ -102,13 +102,13 @@ def check_tuning(known: Settings) -> Check:
         idle = "; a node does it by itself when it is idle" if known.tune.auto else ""
         return Check("tuning", "ok", f"not done yet: `{apply}` finds the fastest form of the model{idle}")
     try:
-        reason = tuned.difference(found, known.model.name) or tuned.damage(found.weights)
+        reason = tuned.difference(found, known.model.name) or tuned.damage(found)
     except (NodeError, OSError) as error:
         reason = str(error)
     if reason:
         return Check("tuning", "warn", f"does not count any more: {reason}", f"Do it again: {apply}")
-    form = [found.weights.form] if found.weights else []
-    words = form + [f"{key} {value}" for key, value in found.engine.items()]
+    form = [found.form] if found.weights or found.onnx else []
+    words = form + [f"{key} {value}" for key, value in found.engine.items() if key != "kind"]
     if not words or found.gains is None:
         return Check("tuning", "ok", "done; the model as shipped is the fastest here")
     gains = ", ".join(f"{name} {getattr(found.gains, name):.2f} x" for name in WEIGHTS)

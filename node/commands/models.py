@@ -18,7 +18,7 @@ from node.models.catalog import Catalog, Entry
 from node.models.download import Report
 from node.models.pull import pull
 from node.tuning import tuned
-from node.tuning.tuned import Tuned, Weights
+from node.tuning.tuned import Tuned
 
 _ABOUT = """\
 List, fetch, check and delete the files that models are made of.
@@ -159,7 +159,7 @@ def _to_verify(known: Catalog, name: str | None) -> list[Entry]:
 def _verify(entries: Sequence[Entry], as_json: bool, made: Tuned | None) -> int:
     problems = {entry.id: _problem(entry) for entry in entries}
     if made and made.weights:
-        problems[f"{made.model} as {made.weights.form}"] = _variant_problem(made.weights)
+        problems[f"{made.model} as {made.weights.form}"] = _variant_problem(made)
     if as_json:
         found = [{"id": name, "ok": not error, "problem": _said(error)} for name, error in problems.items()]
         print(json.dumps(found, indent=2))
@@ -184,8 +184,8 @@ def _problem(entry: Entry) -> ModelFileError | None:
     return None
 
 
-def _variant_problem(variant: Weights) -> ModelFileError | None:
-    said = tuned.damage(variant)
+def _variant_problem(made: Tuned) -> ModelFileError | None:
+    said = tuned.damage(made)
     return ModelFileError(f"{said}.", hint="`outpost tune --apply` makes it again.") if said else None
 
 

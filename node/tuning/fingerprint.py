@@ -64,5 +64,11 @@ def sketch(path: Path) -> str:
     return digest.hexdigest()
 
 
+def sketch_folder(path: Path) -> str:
+    """The same over all files in a folder and their names."""
+    files = sorted(file for file in path.iterdir() if file.is_file())
+    return hashlib.sha256("\n".join(f"{file.name} {sketch(file)}" for file in files).encode()).hexdigest()
+
+
 def _said(value: str | int | tuple[str, ...]) -> str:
     return (" ".join(value) if isinstance(value, tuple) else str(value)) or "unknown"

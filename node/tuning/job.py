@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.errors import ModelFileError, SettingsError
+import msgspec
+
+from node.engine.onnx_library import onnxruntime
+from node.errors import ModelFileError, NodeError, SettingsError
 from node.fleet.footprint import footprint
+from node.fleet.model_file import model_file
 from node.machine.cpu import allowed_cpus, features, usable_cores
 from node.machine.memory import memory
 from node.models import gguf, weights
 from node.settings import Engine, Prewarm, Settings
 from node.tuning import tuned
-from node.tuning.fingerprint import machine, sketch
+from node.tuning.fingerprint import machine, sketch, sketch_folder
 from node.tuning.lab import Lab
 from node.tuning.tune import Limits, Report, Row, Space, Tell, Tuner
-from node.tuning.tuned import Gains, Tuned
+from node.tuning.tuned import Folder, Gains, Tuned
+from node.tuning.variants import ONNX
+
+log = logging.getLogger(__name__)
 
 _WEIGHTS = {"weights", "packed copy"}  # the parts of a footprint that depend on the form
 
@@ -42,6 +50,7 @@ class Job:
     fixed: frozenset[str]
     source: Path
     space: Space
+    onnx: Path | None = None
 
 
 def prepare(settings: Settings, chosen: frozenset[str]) -> Job:
@@ -60,6 +69,7 @@ def prepare(settings: Settings, chosen: frozenset[str]) -> Job:
             hint="Stop the node or other programs first.",
         )
     fixed = frozenset(key.removeprefix("engine.") for key in chosen if key.startswith("engine."))
+    onnx = None if "kind" in fixed else _converted(settings)
     space = Space(
         base=settings.engine,
         shipped=header.quantization,
@@ -69,8 +79,20 @@ def prepare(settings: Settings, chosen: frozenset[str]) -> Job:
         cores=len(allowed_cpus()),
         threads=usable_cores(),
         fixed=fixed,
+        onnx_bytes=sum(file.stat().st_size for file in onnx.iterdir()) if onnx else 0,
     )
-    return Job(settings, fixed, source, space)
+    return Job(settings, fixed, source, space, onnx)
+
+
+def _converted(settings: Settings) -> Path | None:
+    """The folder that `outpost models convert` made of this model, if the other engine can serve it here."""
+    try:
+        onnxruntime()
+        engine = msgspec.structs.replace(settings.engine, kind="onnx")
+        return model_file(msgspec.structs.replace(settings, engine=engine))[1]
+    except NodeError as error:
+        log.debug("the ONNX engine is not tried", extra={"reason": error.message})
+        return None
 
 
 def _room(header: gguf.Summary, engine: Engine) -> int | None:
@@ -93,7 +115,7 @@ def run(job: Job, pace: Pace, tell: Tell, *, keep: bool) -> Report:
         budget_s=min(tune.budget_s, pace.most_s),
         plans=pace.plans,
     )
-    lab = Lab(job.space.base, job.source, job.space.parameters, job.space.threads, pace.seconds)
+    lab = Lab(job.space.base, job.source, job.space.parameters, job.space.threads, pace.seconds, job.onnx)
     report = Tuner(job.space, limits, lab, tell).run()
     if keep:
         tuned.write(_keep(job, lab, report.winner))
@@ -111,8 +133,10 @@ def _keep(job: Job, lab: Lab, winner: Row | None) -> Tuned:
     if winner is None or winner.ratio is None or winner.quality is None:
         return found
     variant, ratio, quality = winner.variant, winner.ratio, winner.quality
-    file = None
-    if variant.form:
+    file = folder = None
+    if variant.form == ONNX and job.onnx is not None:
+        folder = Folder(name=job.onnx.name, sketch=sketch_folder(job.onnx))
+    elif variant.form:
         target = weights.folder() / tuned.variant_name(job.source, variant.form)
         lab.keep(variant.form, target)
         file = tuned.described(target, variant.form)
@@ -124,12 +148,4 @@ def _keep(job: Job, lab: Lab, winner: Row | None) -> Tuned:
         agreement=round(quality.agreement, 4),
     )
     engine = variant.differences(job.space.base)
-    return Tuned(
-        made=found.made,
-        model=found.model,
-        source=found.source,
-        machine=found.machine,
-        weights=file,
-        gains=gains,
-        engine=engine,
-    )
+    return msgspec.structs.replace(found, weights=file, onnx=folder, gains=gains, engine=engine)

@@ -18,18 +18,24 @@ from node.models import lock
 from node.models.partial import sync_folder
 from node.settings import Engine, home
 from node.tuning import quantize, tuned
-from node.tuning.gate import Gate, Quality, passages
+from node.tuning.gate import Gate, Quality
+from node.tuning.reading import passages
 from node.tuning.speed import Course, Sizes, first_sizes, sizes
-from node.tuning.variants import AS_SHIPPED, Speed, Variant, most_bytes
+from node.tuning.variants import AS_SHIPPED, ONNX, Speed, Variant, most_bytes
 
 Told = quantize.Told
 
 
 class Lab:
-    """See `tune.Bench`. `source` is the file as shipped; a figure is measured for about `seconds`."""
+    """See `tune.Bench`. `source` is the file as shipped, `onnx` the folder that it was converted into, if it was.
 
-    def __init__(self, base: Engine, source: Path, parameters: int, threads: int, seconds: float) -> None:
-        self._source, self._parameters = source, parameters
+    A figure is measured for about `seconds`.
+    """
+
+    def __init__(
+        self, base: Engine, source: Path, parameters: int, threads: int, seconds: float, onnx: Path | None = None
+    ) -> None:
+        self._source, self._parameters, self._onnx = source, parameters, onnx
         self._threads, self._seconds = threads, seconds
         self._gate = Gate(base, source)
         self._course: Course | None = None
@@ -37,16 +43,21 @@ class Lab:
 
     def make(self, form: str) -> int:
         path = self.path(form)
+        if path.is_dir():
+            return sum(file.stat().st_size for file in path.iterdir())
         if path.exists():
             return path.stat().st_size
         return quantize.requantize(self._source, path, form, self._threads, most_bytes(form, self._parameters))
 
     def drop(self, form: str) -> None:
-        if form != AS_SHIPPED:
+        if form not in (AS_SHIPPED, ONNX):
             self.path(form).unlink(missing_ok=True)
 
     def path(self, form: str) -> Path:
         """Where the weights in this form are."""
+        if form == ONNX:
+            assert self._onnx is not None, "the space has no such form"
+            return self._onnx
         return self._source if form == AS_SHIPPED else workshop() / f"{form}.gguf"
 
     def speed(self, variant: Variant) -> Speed:

@@ -22,7 +22,20 @@ from typing import Literal, Protocol
 from node.errors import NodeError, OperatorError
 from node.settings import Engine
 from node.tuning.gate import Quality
-from node.tuning.variants import AS_SHIPPED, FLOOR, NOISE, Speed, Variant, changed, forms, median, ratio, steps
+from node.tuning.variants import (
+    AS_SHIPPED,
+    FLOOR,
+    NOISE,
+    ONNX,
+    OTHER_ENGINE,
+    Speed,
+    Variant,
+    changed,
+    forms,
+    median,
+    ratio,
+    steps,
+)
 
 Verdict = Literal["shipped", "best", "better", "slower", "refused", "failed", "skipped"]
 Tell = Callable[[str, int, int], None]  # what is being done, trials done, trials in all as far as is known
@@ -57,6 +70,7 @@ class Space:
     cores: int
     threads: int
     fixed: frozenset[str] = frozenset()
+    onnx_bytes: int = 0  # of the folder for the other engine; 0 where there is none, or none may be served
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +167,12 @@ class Tuner:
             self._try(variant, self._shipped, Speed(1, 1, 1))
             self._bench.drop(before if self._best.variant.form == form else form)
 
+        if space.onnx_bytes:
+            before = self._best.variant.form
+            self._try(changed(Variant(ONNX, space.base), "kind", "onnx"), self._shipped, Speed(1, 1, 1))
+            if self._best.variant.form == ONNX:
+                self._bench.drop(before)
+
     def _try_settings(self) -> None:
         """What is a gain stays; the next setting is tried on top of it."""
         tried: set[str] = set()
@@ -183,7 +203,7 @@ class Tuner:
             row.verdict, row.why = "failed", error.message
 
     def _judge(self, row: Row) -> None:
-        row.verdict, row.why = "slower", self._too_slow(row.ratio or Speed(0, 0, 0))
+        row.verdict, row.why = "slower", self._too_slow(row.ratio or Speed(0, 0, 0), row.variant)
         if row.why:
             return
         row.quality = self._quality(row.variant)
@@ -194,13 +214,15 @@ class Tuner:
             self._best.verdict, self._best.why = "better", f"{row.variant.label(self._space.base)} is better still"
         row.verdict, self._best = "best", row
 
-    def _too_slow(self, ratio: Speed) -> str:
+    def _too_slow(self, found: Speed, variant: Variant) -> str:
         """Why it cannot be the best, by its ratios over the shipped file; "" where it can."""
-        if ratio.least < FLOOR:
-            return f"{ratio.worst} at {ratio.least:.2f} x is a loss"
+        if found.least < FLOOR:
+            return f"{found.worst} at {found.least:.2f} x is a loss"
         best = self._best.ratio or Speed(1, 1, 1)
-        if ratio.score < best.score * (1 + NOISE):
-            return f"score {ratio.score:.2f} does not beat {best.score:.2f}"
+        same = variant.engine.kind == self._best.variant.engine.kind
+        if found.score < best.score * (1 + (NOISE if same else OTHER_ENGINE)):
+            enough = "" if same else " by enough for another engine"
+            return f"score {found.score:.2f} does not beat {best.score:.2f}{enough}"
         return ""
 
     def _quality(self, variant: Variant) -> Quality:

@@ -11,6 +11,7 @@ Order of writing, so that a power cut at any point leaves a node that serves: fi
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import logging
 import os
@@ -25,7 +26,7 @@ from node.errors import NodeError
 from node.models import weights
 from node.models.partial import sync_folder
 from node.settings import Engine, Settings, home
-from node.tuning.fingerprint import Machine, machine, sketch
+from node.tuning.fingerprint import Machine, machine, sketch, sketch_folder
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,13 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sha256: Sha256
 
 
+class Folder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The converted model that the other engine serves; a folder in the models folder, which is not ours to delete."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"\A[^/\x00-\x1f.][^/\x00-\x1f]*\Z", max_length=255)]
+    sketch: Sha256
+
+
 class Gains(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Over the file as shipped, as measured; for people."""
 
@@ -56,15 +64,21 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The document. Without `weights` the file as shipped is best; `engine` are the keys that were changed."""
+    """The document. Without `weights` and `onnx` the file as shipped is served; `engine` are the changed keys."""
 
     made: str  # UTC, for people
     model: str
     source: Sha256
     machine: Machine
     weights: Weights | None = None
+    onnx: Folder | None = None
     gains: Gains | None = None
     engine: dict[str, str | int] = {}
+
+    @property
+    def form(self) -> str:
+        """What is served, for people."""
+        return self.weights.form if self.weights else "ONNX" if self.onnx else "as shipped"
 
 
 def file() -> Path:
@@ -93,7 +107,7 @@ def layer(settings: Settings) -> Mapping[str, Mapping[str, Any]]:
     if found is None:
         return {}
     try:
-        reason = difference(found, settings.model.name) or damage(found.weights)
+        reason = difference(found, settings.model.name) or damage(found)
     except (NodeError, OSError) as error:
         reason = str(error)
     if reason:
@@ -103,8 +117,7 @@ def layer(settings: Settings) -> Mapping[str, Mapping[str, Any]]:
     if found.weights is not None:
         tree["model"] = {"variant": str(variant_path(found.weights))}
     if tree:
-        form = found.weights.form if found.weights else "as shipped"
-        log.info("what tuning found is used", extra={"form": form, "engine": found.engine})
+        log.info("what tuning found is used", extra={"form": found.form, "engine": found.engine})
     return tree
 
 
@@ -177,14 +190,19 @@ def described(path: Path, form: str) -> Weights:
     return Weights(file=path.name, form=form, bytes=path.stat().st_size, sha256=_digest(path))
 
 
-def damage(found: Weights | None) -> str:
-    """What is wrong with a variant's file; "" where it is whole."""
-    if found is None:
+def damage(found: Tuned) -> str:
+    """What is wrong with what it wants served; "" where that is whole."""
+    if found.onnx is not None:
+        folder = weights.folder() / found.onnx.name
+        if importlib.util.find_spec("onnxruntime") is None:
+            return "ONNX Runtime is not installed"
+        return "" if folder.is_dir() and sketch_folder(folder) == found.onnx.sketch else f"{folder} is not what it was"
+    if found.weights is None:
         return ""
-    path = variant_path(found)
+    path = variant_path(found.weights)
     if not path.exists():
         return f"{path} is missing"
-    if path.stat().st_size != found.bytes or _digest(path) != found.sha256:
+    if path.stat().st_size != found.weights.bytes or _digest(path) != found.weights.sha256:
         return f"{path} is damaged"
     return ""
 

@@ -21,6 +21,7 @@ import msgspec
 from node.settings import Engine
 
 AS_SHIPPED = ""
+ONNX = "ONNX"  # the folder that the model was converted into, for the other engine
 
 # Form of the weights -> bits a weight, block scales included; in the order of trial: what most often wins comes first,
 # because the time may be over before the last. K forms fall back to larger ones where rows are not multiples of 256.
@@ -29,12 +30,13 @@ _EXTRA_BITS = 1.6  # embeddings stay large, and forms fall back
 
 WEIGHTS: Mapping[str, float] = {"decode": 0.4, "prefill": 0.3, "streams": 0.3}
 NOISE = 0.03  # two runs of the same thing differ by so much on a quiet machine
+OTHER_ENGINE = 0.10  # what more it has to bring, for it keeps no warm prefixes and drafts nothing
 FLOOR = 0.95  # a winner must not be slower than this in any one respect
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to run a model; `form` is AS_SHIPPED or a key of FORMS."""
+    """One way to run a model; `form` is AS_SHIPPED, a key of FORMS, or ONNX with the engine of that kind."""
 
     form: str
     engine: Engine
@@ -46,9 +48,8 @@ class Variant:
 
     def label(self, base: Engine) -> str:
         """What people read, like "Q8_0, threads 1"."""
-        return ", ".join(
-            [self.form or "as shipped", *(f"{key} {value}" for key, value in self.differences(base).items())]
-        )
+        words = [f"{key} {value}" for key, value in self.differences(base).items() if key != "kind"]
+        return ", ".join([self.form or "as shipped", *words])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,8 @@ def steps(
     own = engine.threads or threads
     counts = sorted({cores, own - 1, own // 2} - {own, 0}, reverse=True)
     found: list[tuple[str, list[int | str]]] = [("threads", [n for n in counts if n > 0])]
+    if engine.kind == "onnx":  # the others are llama.cpp's
+        return [(key, values) for key, values in found if values and key not in fixed]
     # `auto` is on wherever it works, and a quantized cache needs it.
     found.append(("flash_attention", ["off"] if engine.flash_attention == "auto" and engine.kv_type == "f16" else []))
     found.append(("kv_type", ["q8_0"] if engine.kv_type == "f16" and engine.flash_attention != "off" else []))

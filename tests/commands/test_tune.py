@@ -19,8 +19,8 @@ from node import cli
 from node.commands import tune
 from node.layers import load
 from node.settings import Engine
-from node.tuning import gate, tuned
 from node.tuning import job as jobs
+from node.tuning import reading, tuned
 from node.tuning.gate import Quality
 from node.tuning.job import Job, Pace
 from node.tuning.tune import Report, Row, Space
@@ -54,7 +54,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny model, short texts and short measurements."""
     (tmp_path / "texts.txt").write_text("one text of some words\n----\nand another text, which is longer")
-    monkeypatch.setattr(gate, "_TEXTS", tmp_path / "texts.txt")
+    monkeypatch.setattr(reading, "_TEXTS", tmp_path / "texts.txt")
     monkeypatch.setattr(tune, "FULL", Pace(seconds=0.001, plans=((1, 1),), most_s=60))
     return tiny_model.write(tmp_path / "tiny.gguf")
 

@@ -14,21 +14,22 @@ import numpy as np
 
 _WIDTH, _HEADS, _KV_HEADS, _HIDDEN, _CONTEXT = 256, 4, 2, 256, 512
 _PIECES = [" the", " a", " of", "ing", "er", "on", "e", "t", "o", " "]
-_VOCABULARY = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *_PIECES]
+_BEGINNING = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
 _U32, _F32, _STRING, _ARRAY, _I32 = 4, 6, 8, 9, 5
 _ALIGNMENT = 32
 
 Value = str | int | float
 
 
-def write(path: Path, seed: int = 1, blocks: int = 1) -> Path:
-    """Write the model; another seed is another model of the same size."""
-    tensors = _tensors(np.random.default_rng(seed), blocks)
+def write(path: Path, seed: int = 1, blocks: int = 1, pieces: Sequence[str] = _PIECES) -> Path:
+    """Write the model; another seed is another model of the same size, `pieces` are its words beside single bytes."""
+    words = [*_BEGINNING, *pieces]
+    tensors = _tensors(np.random.default_rng(seed), blocks, len(words))
     pairs = [_pair(key, value) for key, value in _metadata(blocks).items()]
     pairs += [
-        _array("tokenizer.ggml.tokens", _STRING, [piece.replace(" ", "\u2581") for piece in _VOCABULARY]),
-        _array("tokenizer.ggml.scores", _F32, [0.0 if n < 259 else float(-n) for n in range(len(_VOCABULARY))]),
-        _array("tokenizer.ggml.token_type", _I32, [2, 3, 3, *[6] * 256, *[1] * len(_PIECES)]),
+        _array("tokenizer.ggml.tokens", _STRING, [piece.replace(" ", "\u2581") for piece in words]),
+        _array("tokenizer.ggml.scores", _F32, [0.0 if n < len(_BEGINNING) else float(-n) for n in range(len(words))]),
+        _array("tokenizer.ggml.token_type", _I32, [2, 3, 3, *[6] * 256, *[1] * len(pieces)]),
     ]
     head, data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs), b""
     for name, values in tensors.items():
@@ -60,12 +61,12 @@ def _metadata(blocks: int) -> dict[str, Value]:
     }
 
 
-def _tensors(dice: np.random.Generator, blocks: int) -> dict[str, np.ndarray]:
+def _tensors(dice: np.random.Generator, blocks: int, words: int) -> dict[str, np.ndarray]:
     def matrix(rows: int, columns: int) -> np.ndarray:
         return dice.normal(0, columns**-0.5, (rows, columns)).astype(np.float32)
 
     ones, kv = np.ones(_WIDTH, np.float32), _WIDTH * _KV_HEADS // _HEADS
-    found = {"token_embd.weight": 30 * matrix(len(_VOCABULARY), _WIDTH), "output_norm.weight": ones}
+    found = {"token_embd.weight": 30 * matrix(words, _WIDTH), "output_norm.weight": ones}
     for number in range(blocks):
         block = {
             "attn_norm": ones,
@@ -79,7 +80,7 @@ def _tensors(dice: np.random.Generator, blocks: int) -> dict[str, np.ndarray]:
             "ffn_down": matrix(_WIDTH, _HIDDEN),
         }
         found |= {f"blk.{number}.{name}.weight": values for name, values in block.items()}
-    return found | {"output.weight": 3 * matrix(len(_VOCABULARY), _WIDTH)}
+    return found | {"output.weight": 3 * matrix(words, _WIDTH)}
 
 
 def _text(text: str) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from node.tuning.fingerprint import Machine, machine, sketch
+from node.tuning.fingerprint import Machine, machine, sketch, sketch_folder
 
 ONE = Machine(
     architecture="x86_64", board="Kiosk 3", cpu="Xeon", features=("avx2", "fma"), cores=2, gpus=(), llama_cpp="0.3.36"
@@ -84,3 +84,15 @@ def test_of_a_large_file_the_ends_and_pieces_between_count(tmp_path: Path) -> No
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         sketch(tmp_path / "none")
+
+
+def test_a_folder_is_its_files_and_their_names(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    (tmp_path / "b").write_bytes(b"2")
+    before = sketch_folder(tmp_path)
+    assert sketch_folder(tmp_path) == before
+    (tmp_path / "a").rename(tmp_path / "c")
+    assert sketch_folder(tmp_path) != before
+    (tmp_path / "c").rename(tmp_path / "a")
+    (tmp_path / "b").write_bytes(b"3")
+    assert sketch_folder(tmp_path) != before

@@ -12,11 +12,11 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from node.engine.decoder import Decoder
-from node.settings import Engine, Tune
-from node.tuning import gate
-from node.tuning.gate import Gate, Quality, distributions, divergence, log_softmax, passages, stride
+from node.errors import ModelFileError
+from node.settings import Tune
+from node.tuning.gate import Gate, Quality, divergence
 from node.tuning.quantize import requantize
+from node.tuning.reading import Distribution, log_softmax
 from tests.support import tiny_model
 from tests.tuning.conftest import SMALL
 
@@ -26,23 +26,8 @@ MOST = 4 << 20
 logits = st.lists(st.floats(-50, 50, width=32), min_size=2, max_size=50)
 
 
-def vector(values: list[float]) -> gate.Distribution:
+def vector(values: list[float]) -> Distribution:
     return np.array(values, np.float32)
-
-
-@limits(deadline=None)
-@given(logits)
-def test_log_softmax_is_a_distribution(values: list[float]) -> None:
-    found = log_softmax(vector(values))
-    assert math.isclose(float(np.exp(found.astype(np.float64)).sum()), 1, rel_tol=1e-4)
-    assert found[np.argmax(vector(values))] == found.max()
-
-
-@limits(deadline=None)
-@given(logits, st.floats(-1000, 1000, width=32))
-def test_a_shift_of_all_logits_is_nothing(values: list[float], shift: float) -> None:
-    one, other = log_softmax(vector(values)), log_softmax(vector(values) + np.float32(shift))
-    assert np.allclose(one, other, atol=1e-2)
 
 
 @limits(deadline=None)
@@ -128,45 +113,13 @@ def test_the_shipped_file_is_read_once(tiny: Path) -> None:
     assert told[-1][0] == told[-1][1]
 
 
-def test_every_place_gives_what_decoding_word_by_word_gives(tiny: Path) -> None:
-    from node.engine.context import Part
-
-    found = list(distributions(SMALL, tiny, TEXTS[1:], lambda done, total: None))
-    decoder = Decoder(replace(SMALL, context=128), tiny)
-    ids = np.array(decoder.vocabulary.encode(TEXTS[1], special=False, bos=decoder.vocabulary.adds_bos), np.int32)
-    for place, own in enumerate(found):
-        decoder.context.decode([Part(0, place, ids[place : place + 1], True)])
-        assert np.allclose(own, log_softmax(decoder.context.logits(0)), atol=0.05)
-    assert place + 1 == len(ids)
-    decoder.close()
+def test_a_model_with_other_words_is_no_variant(tiny: Path, tmp_path: Path) -> None:
+    other = tiny_model.write(tmp_path / "other.gguf", pieces=[" the", "e", " "])
+    with pytest.raises(ModelFileError, match="another model"):
+        Gate(SMALL, tiny, TEXTS).judge(SMALL, other)
 
 
-def test_a_short_context_cuts_the_texts(tiny: Path) -> None:
-    found = list(distributions(replace(SMALL, context=32), tiny, TEXTS, lambda done, total: None))
-    assert len(found) == 2 * 32
-
-
-def test_with_a_large_vocabulary_fewer_places_are_compared(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stride(2346, 49_152) == 1
-    assert stride(2346, 262_144) == 5
-    assert stride(10, 10) == 1
-    everything = Gate(SMALL, tiny, TEXTS).judge(SMALL, tiny).places
-    monkeypatch.setattr(gate, "_MOST_BYTES", 269 * 2 * everything // 3)
-    some = Gate(SMALL, tiny, TEXTS).judge(SMALL, tiny)
-    assert everything // 4 < some.places < everything // 2
-    assert some.agreement == 1
-
-
-def test_the_shipped_texts_are_many_and_of_many_kinds() -> None:
-    texts = passages()
-    assert len(texts) >= 10
-    assert all(100 < len(text) < 2000 for text in texts)
-    together = "\n".join(texts)
-    for sign in ("User:", "def ", '{"order"', "| unit |", "Straßenbahn", "Question:"):
-        assert sign in together
-
-
-def test_engines_of_other_shapes_are_cut_down_to_what_is_needed() -> None:
-    small = gate._small(Engine(slots=200, kv_tokens=1 << 20, context=0, threads=3), ("x" * 99,))
-    assert (small.slots, small.kv_tokens, small.context, small.threads) == (1, 0, 101, 3)
-    assert gate._small(Engine(context=64), ("x" * 99,)).context == 64
+@pytest.mark.parametrize(("own", "others"), [(0, 32), (32, 0)])
+def test_a_model_that_reads_more_or_fewer_tokens_is_no_variant(tiny: Path, own: int, others: int) -> None:
+    with pytest.raises(ModelFileError, match="another model"):
+        Gate(replace(SMALL, context=own), tiny, TEXTS).judge(replace(SMALL, context=others), tiny)

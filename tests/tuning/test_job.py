@@ -11,7 +11,7 @@ from node.layers import load
 from node.machine.memory import Memory
 from node.models import gguf
 from node.settings import Settings
-from node.tuning import gate, job, tuned
+from node.tuning import job, reading, tuned
 from node.tuning.job import FULL, QUICK, Pace, prepare
 from node.tuning.lab import alone
 from node.tuning.tune import Report
@@ -28,7 +28,7 @@ def settings(model: Path, **flags: object) -> Settings:
 @pytest.fixture
 def short_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "texts.txt").write_text("one text of some words\n----\nand another text, which is longer")
-    monkeypatch.setattr(gate, "_TEXTS", tmp_path / "texts.txt")
+    monkeypatch.setattr(reading, "_TEXTS", tmp_path / "texts.txt")
 
 
 def run(known: Settings, *, keep: bool, chosen: frozenset[str] = frozenset({"engine.threads"})) -> Report:
@@ -138,3 +138,20 @@ def test_quick_is_quicker() -> None:
     assert QUICK.seconds < FULL.seconds
     assert all(plans == tuple(sorted(plans, reverse=True)) for plans in (QUICK.plans, FULL.plans)), "best first"
     assert QUICK.plans[0][1] >= 3, "a median of fewer is none"
+
+
+@pytest.mark.onnx
+def test_a_converted_model_is_one_of_the_variants(home: Path, weights: Path, onnx_folder: Path) -> None:
+    (home / "models").mkdir()
+    (home / "models" / weights.name).symlink_to(weights)
+    (home / "models" / onnx_folder.name).symlink_to(onnx_folder)
+    known = load(environment={})
+    assert prepare(known, frozenset()).onnx == home / "models" / onnx_folder.name
+    assert prepare(known, frozenset()).space.onnx_bytes > 1_000_000
+    assert prepare(known, frozenset({"engine.kind"})).onnx is None, "the operator has chosen the engine"
+    quantized = load(environment={}, flags={"engine.kv_type": "q8_0"})
+    assert prepare(quantized, frozenset()).onnx is None, "its cache has a format of its own"
+
+
+def test_a_model_of_one_s_own_has_no_folder(home: Path, tiny: Path) -> None:
+    assert prepare(settings(tiny), frozenset()).onnx is None

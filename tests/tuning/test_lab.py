@@ -12,7 +12,7 @@ from node.models import gguf
 from node.tuning import lab as labs
 from node.tuning import tuned
 from node.tuning.lab import Lab, alone, workshop
-from node.tuning.variants import AS_SHIPPED, Variant
+from node.tuning.variants import AS_SHIPPED, ONNX, Variant
 from tests.tuning.conftest import SMALL
 
 SHIPPED = Variant(AS_SHIPPED, SMALL)
@@ -46,9 +46,9 @@ def test_speeds_are_measured_with_the_same_sizes(lab: Lab) -> None:
 
 
 def test_quality_is_judged_against_the_file_as_shipped(home: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from node.tuning import gate
+    from node.tuning import reading
 
-    monkeypatch.setattr(gate, "_TEXTS", tiny.with_name("texts.txt"))
+    monkeypatch.setattr(reading, "_TEXTS", tiny.with_name("texts.txt"))
     tiny.with_name("texts.txt").write_text("one text of some words\n----\nand another text")
     lab = Lab(SMALL, tiny, gguf.read(tiny).parameters, 1, seconds=0.001)
     assert lab.quality(SHIPPED).agreement == 1
@@ -109,3 +109,14 @@ def test_a_run_leaves_the_variant_that_is_in_use(home: Path, tiny: Path) -> None
     with alone():
         assert len(list(tuned.variants())) == 1
     assert labs.workshop() == home / "tuning"
+
+
+def test_the_other_engine_s_folder_is_used_as_it_is(home: Path, tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "onnx"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"123")
+    lab = Lab(SMALL, tiny, gguf.read(tiny).parameters, 1, seconds=0.001, onnx=folder)
+    assert lab.make(ONNX) == 3
+    lab.drop(ONNX)
+    assert lab.path(ONNX) == folder
+    assert (folder / "a").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -316,6 +316,35 @@ def test_of_two_good_finalists_the_better_wins() -> None:
 def test_a_setting_that_helped_without_a_form_may_still_fade() -> None:
     bench = Flattering(steps={("threads", 1): 1.5}, fades=lambda variant: variant.engine.threads == 1)
     assert tune(bench).winner is None
+
+
+WITH_ONNX = replace(SPACE, onnx_bytes=5000)
+
+
+@pytest.mark.parametrize(("gain", "wins"), [(1.5, True), (1.25, False)], ids=["by far", "by a little"])
+def test_the_other_engine_must_win_by_more(gain: float, wins: bool) -> None:
+    bench = Scripted(gains={"Q8_0": Speed(1.2, 1.2, 1.2), "ONNX": Speed(gain, gain, gain)}, steps={("kind", "onnx"): 1})
+    report = tune(bench, WITH_ONNX)
+    found = row(report, "ONNX", kind="onnx")
+    assert (report.winner is found) is wins
+    if wins:
+        assert not any(one.variant.form == "ONNX" and "ubatch" in one.variant.differences(BASE) for one in report.rows)
+        assert bench.made == {"ONNX"}
+        assert "ONNX" not in bench.dropped
+    else:
+        assert found.why == "score 1.25 does not beat 1.20 by enough for another engine"
+        assert report.winner is row(report, "Q8_0")
+
+
+def test_the_other_engine_passes_the_same_gate() -> None:
+    bench = Scripted(gains={"ONNX": Speed(2, 2, 2)}, steps={("kind", "onnx"): 1}, qualities={"ONNX": BAD})
+    report = tune(bench, WITH_ONNX)
+    assert report.winner is None
+    assert row(report, "ONNX", kind="onnx").verdict == "refused"
+
+
+def test_without_a_folder_there_is_no_other_engine() -> None:
+    assert not any(one.variant.form == "ONNX" for one in tune(Scripted()).rows)
 
 
 def test_turns_are_taken_in_changing_order() -> None:

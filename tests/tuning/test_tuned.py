@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from hypothesis import strategies as st
 from node.layers import load
 from node.settings import Settings
 from node.tuning import tuned
-from node.tuning.fingerprint import machine, sketch
-from node.tuning.tuned import Gains, Tuned, Weights, as_toml
+from node.tuning.fingerprint import machine, sketch, sketch_folder
+from node.tuning.tuned import Folder, Gains, Tuned, Weights, as_toml
 
 GAINS = Gains(decode=1.2, prefill=2.4, streams=1.4, kl=0.0055, agreement=0.954)
 TEXT = st.text(st.characters(blacklist_categories=("Cs",)), max_size=30)
@@ -123,6 +125,48 @@ def test_engine_keys_without_a_variant(home: Path, source: Path) -> None:
     found = tuned_settings(source)
     assert (found.model.variant, found.engine.threads) == ("", 1)
     assert not list(tuned.variants()), "a file that nothing speaks of is deleted"
+
+
+@pytest.fixture
+def converted(home: Path) -> Path:
+    folder = home / "models" / "model-onnx-cpu"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(b"a graph")
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    return folder
+
+
+@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="ONNX Runtime is not installed")
+def test_the_other_engine_is_served_while_its_folder_is_whole(
+    home: Path, source: Path, converted: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Folder(name=converted.name, sketch=sketch_folder(converted))
+    put(home, source, weights=None, onnx=folder, engine={"kind": "onnx"})
+    found = tuned_settings(source)
+    assert (found.engine.kind, found.model.variant) == ("onnx", "")
+    assert tuned_settings(source, engine_kind="llama").engine.kind == "llama", "the operator's word"
+    (converted / "model.onnx").write_bytes(b"another graph")
+    assert tuned_settings(source).engine.kind == "llama"
+    assert "is not what it was" in str(caplog.records[-1].__dict__["reason"])
+    shutil.rmtree(converted)
+    assert tuned_settings(source).engine.kind == "llama"
+    tuned.clear()
+    assert not tuned.file().exists()
+
+
+def test_without_onnx_runtime_the_other_engine_is_not_served(
+    home: Path, source: Path, converted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Folder(name=converted.name, sketch=sketch_folder(converted))
+    put(home, source, weights=None, onnx=folder, engine={"kind": "onnx"})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert tuned_settings(source).engine.kind == "llama"
+
+
+def test_clear_leaves_a_converted_model_alone(home: Path, source: Path, converted: Path) -> None:
+    put(home, source, weights=None, onnx=Folder(name=converted.name, sketch="0" * 64), engine={"kind": "onnx"})
+    tuned.clear()
+    assert converted.is_dir()
 
 
 def test_a_tuning_that_found_nothing_changes_nothing_and_is_silent(

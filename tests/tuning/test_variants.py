@@ -14,6 +14,7 @@ from node.tuning import quantize
 from node.tuning.variants import (
     AS_SHIPPED,
     FORMS,
+    ONNX,
     WEIGHTS,
     Speed,
     Variant,
@@ -121,6 +122,15 @@ def test_the_settings_to_try_follow_from_engine_and_machine(
 
 def test_a_large_batch_is_for_those_who_can_fill_it() -> None:
     assert ("batch", [2048]) in steps(Engine(), 2, 2, Speed(100, 5000, 200), frozenset())
+
+
+def test_the_other_engine_is_called_by_its_form_and_has_only_threads_to_try() -> None:
+    other = changed(Variant(ONNX, Engine()), "kind", "onnx")
+    assert other.label(Engine()) == "ONNX"
+    assert changed(other, "threads", 1).label(Engine()) == "ONNX, threads 1"
+    assert other.differences(Engine()) == {"kind": "onnx"}
+    assert steps(other.engine, 2, 2, Speed(1, 9000, 1), frozenset()) == [("threads", [1])]
+    assert steps(other.engine, 2, 2, Speed(1, 9000, 1), frozenset({"threads"})) == []
 
 
 def test_what_the_operator_has_set_stays() -> None:
