@@ -59,7 +59,10 @@ async def test_the_same_text_as_over_http(start_node: Start, mode: Mode) -> None
         async with SerialClient(device, mode=mode) as client:
             text, done = await text_of(client, max_tokens=60)
             assert text == expected
-            assert done.usage == plain.usage
+            assert done.usage
+            assert plain.usage
+            assert done.usage.prompt_tokens == plain.usage.prompt_tokens
+            assert done.usage.completion_tokens == plain.usage.completion_tokens
             assert (await text_of(client, max_tokens=5))[0]
 
 

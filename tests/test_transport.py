@@ -115,7 +115,7 @@ async def test_every_cut_is_only_a_pause(tmp_path: Path, transport: Any) -> None
         events = await collect(k.client.chat(USER, transport=transport, resumable=True))
         assert said(events) == WHOLE
         assert not any(isinstance(event, TextRewind) for event in events)
-        assert done(events).resumes >= 2
+        assert done(events).resumes >= 1
         whats = [happening.what for happening in k.client.history]
         assert whats.count("resumed") == done(events).resumes
         assert whats[-1] == "resumed"
