@@ -10,6 +10,7 @@ once. An answer is one token long: how long it takes is the time to first token 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -152,17 +153,10 @@ class Lives:
 
     async def _warmed(self, node: NodeProcess) -> None:
         """Wait until what is planned for disk is there, or the time is over."""
-        async with asyncio.timeout(self._plan.warm_s) as limit, aiohttp.ClientSession() as session:
-            try:
-                while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._plan.warm_s), aiohttp.ClientSession(raise_for_status=True) as session:
+                while not await _all_on_disk(session, node.url):
                     await asyncio.sleep(1.0)
-                    async with session.get(f"{node.url}/v1/prewarm") as response:
-                        rows = (await response.json())["prefixes"]
-                    if rows and all(row["on_disk"] >= row["tokens"] for row in rows if "disk" in row["planned"]):
-                        return
-            except TimeoutError:
-                if not limit.expired():
-                    raise
 
     async def _boot(self, node: NodeProcess, cold: NodeProcess, ids: Ids) -> None:
         first = await ask(node.url, ids, "first")
@@ -176,6 +170,13 @@ class Lives:
         self.seen.cold.append((await ask(cold.url, ids, session)).seconds)
         if warm.cached:
             self.seen.rest.append((await ask(cold.url, ids[warm.cached :], session)).seconds)
+
+
+async def _all_on_disk(session: aiohttp.ClientSession, url: str) -> bool:
+    """Whether there is a plan, and all that it wants on disk is there."""
+    async with session.get(f"{url}/v1/prewarm") as response:
+        rows = (await response.json())["prefixes"]
+    return bool(rows) and all(row["on_disk"] >= row["tokens"] for row in rows if "disk" in row["planned"])
 
 
 async def ask(url: str, ids: Ids, session: str) -> Answered:

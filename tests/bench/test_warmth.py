@@ -77,6 +77,11 @@ async def test_a_prompt_that_was_read_otherwise_is_an_error(
         await ask(echo_process.url, Longer((97, 98)), "somebody")
 
 
+async def test_warming_that_takes_too_long_is_not_waited_for(tmp_path: Path, echo_process: NodeProcess) -> None:
+    lives = Lives(settings(engine_kind="echo"), [], "echo", tmp_path, Plan(requests=1, warm_s=0.2))
+    await lives._warmed(echo_process)
+
+
 async def test_three_lives_beside_a_cold_node(tmp_path: Path) -> None:
     """Hits and restarts are real; the echo engine's waits say nothing."""
     prompts = [
