@@ -155,7 +155,7 @@ class Lives:
         """Wait until what is planned for disk is there, or the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._plan.warm_s), aiohttp.ClientSession(raise_for_status=True) as session:
-                while not await _all_on_disk(session, node.url):
+                while not await _all_on_disk(session, node.url):  # noqa: ASYNC110  # asked over HTTP
                     await asyncio.sleep(1.0)
 
     async def _boot(self, node: NodeProcess, cold: NodeProcess, ids: Ids) -> None:
