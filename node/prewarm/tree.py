@@ -303,8 +303,9 @@ def _along(root: Node | None, ids: bytes) -> Iterator[tuple[Node, int]]:
         if child is None:
             return
         common = _common(child.edge, ids, at)
+        whole = common == len(child.edge)  # asked first: whoever gets the node may split it
         yield child, common
-        if common < len(child.edge):
+        if not whole:
             return
         node, at = child, at + common
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from node.prewarm.demand import HalfLives
@@ -334,7 +334,11 @@ STEP = st.one_of(
 )
 
 
+PARTED = [("add", "", ids, None) for ids in ([1, 1], [1, 1, 0], [1, 0])]  # the rest of a split edge begins like it
+
+
 @settings(max_examples=500, deadline=None)
+@example(PARTED, 1)
 @given(st.lists(STEP, max_size=40), st.integers(1, 3))
 def test_random_programs_agree_with_the_naive_model(program: list[tuple], quorum: int) -> None:  # type: ignore[type-arg]
     it, naive, disk = tree(quorum), Naive(quorum), Disk()
