@@ -22,7 +22,8 @@ from typing import Any
 import msgspec
 
 from node.errors import SettingsError
-from node.settings import RANGES, SECTIONS, Engine, Section, Settings
+from node.ranges import RANGES
+from node.settings import SECTIONS, Engine, Section, Settings
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""One frozen tree of settings: what can be set, its meaning, its default and its range.
+"""One frozen tree of settings: what can be set, its meaning and its default; a number's range stands in `ranges`.
 
 Every key's meaning stands here as a string after it; README's table is checked against this file, and `outpost serve
 --help` prints it. `layers` reads them.
@@ -255,80 +255,7 @@ class Settings(Section, frozen=True):
     log: Log = Log()
 
 
-SECTIONS: Mapping[str, type[Section]] = {
-    "server": Server,
-    "model": Model,
-    "engine": Engine,
-    "sampling": SamplingDefaults,
-    "queue": Queue,
-    "limits": Limits,
-    "load": Load,
-    "streams": Streams,
-    "websocket": Websocket,
-    "prewarm": Prewarm,
-    "link": Link,
-    "tune": Tune,
-    "power": Power,
-    "log": Log,
-}
-
-# (section, key) -> (least, most)
-RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
-    ("server", "port"): (0, 65535),
-    ("server", "max_body_bytes"): (1024, 1 << 30),
-    ("server", "keepalive_s"): (0.1, 300),
-    ("server", "grace_s"): (0, 3600),
-    ("power", "battery_threads"): (0, 1024),
-    ("power", "hot_threads"): (0, 1024),
-    ("engine", "slots"): (1, 127),
-    ("engine", "context"): (0, 1 << 20),
-    ("engine", "kv_tokens"): (0, 1 << 24),
-    ("engine", "batch"): (64, 8192),
-    ("engine", "ubatch"): (0, 8192),
-    ("engine", "threads"): (0, 1024),
-    ("engine", "gpu_layers"): (-1, 10_000),
-    ("engine", "step_ms"): (1, 10_000),
-    ("engine", "prefill_step_ms"): (1, 60_000),
-    ("sampling", "temperature"): (0, 2),
-    ("sampling", "top_p"): (0, 1),
-    ("sampling", "top_k"): (0, 1000),
-    ("sampling", "min_p"): (0, 1),
-    ("sampling", "repeat_penalty"): (0.01, 10),
-    ("queue", "max_waiting"): (0, 100_000),
-    ("queue", "max_bytes"): (1 << 20, 1 << 34),
-    ("queue", "displaces"): (1, 256),
-    ("queue", "ageing_s"): (1, 86_400),
-    ("queue", "patience"): (1, 1e6),
-    ("queue", "sla_weight"): (0, 1),
-    ("queue", "freshness_weight"): (0, 1),
-    ("queue", "affinity_weight"): (0, 1),
-    ("load", "gap_ms"): (1, 60_000),
-    ("load", "wait_ms"): (1, 600_000),
-    ("streams", "max_bytes"): (1 << 20, 1 << 44),
-    ("streams", "reader_buffer_bytes"): (16 << 10, 64 << 20),
-    ("streams", "max_age_s"): (60, 10 * 365 * 86_400),
-    ("tune", "idle_s"): (1, 86_400),
-    ("tune", "budget_s"): (10, 86_400),
-    ("tune", "max_kl"): (0, 10),
-    ("tune", "min_agreement"): (0, 1),
-    ("tune", "min_gain"): (1, 10),
-    ("websocket", "heartbeat_s"): (0.08, 600),
-    ("websocket", "max_message_bytes"): (1024, 1 << 26),
-    ("websocket", "max_generations"): (1, 1024),
-    ("websocket", "max_connections"): (1, 100_000),
-    ("link", "port"): (0, 65535),
-    ("link", "public_port"): (0, 65535),
-    ("link", "max_links"): (1, 100_000),
-    ("link", "serial_baud"): (300, 4_000_000),
-    ("prewarm", "min_sessions"): (1, 100),
-    ("prewarm", "max_age_s"): (60, 10 * 365 * 86_400),
-    ("prewarm", "answer_bytes"): (0, 1 << 34),
-    ("prewarm", "history_bytes"): (1 << 20, 1 << 32),
-    ("prewarm", "memory_bytes"): (0, 1 << 40),
-    ("prewarm", "disk_bytes"): (0, 1 << 44),
-    ("prewarm", "short_half_life_s"): (60, 365 * 86_400),
-    ("prewarm", "long_half_life_s"): (60, 365 * 86_400),
-}
+SECTIONS: Mapping[str, type[Section]] = {field.name: field.type for field in msgspec.structs.fields(Settings)}
 
 
 def home() -> Path:

@@ -35,7 +35,8 @@ from node.errors import SettingsError
 from node.fleet.lines import Path, line_of, lines_of
 from node.machine.cpu import FEATURES
 from node.machine.npu import KINDS
-from node.settings import RANGES, Settings
+from node.ranges import RANGES
+from node.settings import Settings
 
 MAX_BYTES = 64 << 10
 _MOST_SHOWN = 8

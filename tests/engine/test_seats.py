@@ -6,7 +6,7 @@ import pytest
 
 from node.engine import seats
 from node.errors import EngineFailed
-from node.settings import RANGES
+from node.ranges import RANGES
 
 
 @pytest.mark.parametrize("slots", [1, 8, seats.MOST_SLOTS])
