@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from node import __version__
 from node.errors import NodeError
 
-VERBS = ("serve", "ask", "status", "prewarm", "models", "profile", "doctor", "tune", "bench")
+VERBS = ("serve", "ask", "status", "prewarm", "models", "profile", "fleet", "doctor", "tune", "bench")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -21,6 +21,7 @@ NodeError
 └── OperatorError             exit 1                       what a person at the terminal has to mend
     ├── SettingsError         exit 2                       unknown key, wrong type, impossible combination
     ├── ModelFileError                                     missing, truncated, broken or unsupported weights
+    ├── EnrolmentError                                     a key, certificate or list that makes no neighbour
     └── PullError                                          download failed, wrong hash, no space
 
 `code` is OpenAI's machine-readable code; `hint` says what to do next.
@@ -159,6 +160,10 @@ class SettingsError(OperatorError):
 
 
 class ModelFileError(OperatorError):
+    pass
+
+
+class EnrolmentError(OperatorError):
     pass
 
 

@@ -1,0 +1,42 @@
+"""`outpost fleet`: nodes that belong together. What can be done stands in modules of its own, `fleet_*.py`.
+
+Each of them has `add_parser(actions)`, which adds its actions; an action sets `run`, as a verb does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+MODULES = ("fleet_ca",)
+
+_ABOUT = """\
+Nodes that belong together: who may be one of them, and what they run.
+
+A fleet has an authority, which is made once and kept offline. It gives every node a certificate; only by that do nodes
+trust each other. A node without one is alone: it announces nothing, and accepts nobody.
+"""
+_EXAMPLES = """\
+examples, on the machine that keeps the authority (A) and on a node (N):
+  A  outpost fleet ca init                          once
+  N  outpost fleet enrol --request kiosk-7.csr      the node's key never leaves it
+  A  outpost fleet ca issue kiosk-7 --csr kiosk-7.csr
+  N  outpost fleet enrol kiosk-7.pem                from the next start on it is one of the fleet
+  A  outpost fleet ca deny kiosk-7                  for a node that was stolen
+"""
+
+Actions = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it
+
+
+def register(verbs: Actions[argparse.ArgumentParser]) -> None:
+    """Add `fleet` and the actions of its modules to the command line."""
+    parser = verbs.add_parser(
+        "fleet",
+        help="who belongs together: an authority, nodes that it vouches for",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for module in MODULES:
+        importlib.import_module(f"node.commands.{module}").add_parser(actions)
