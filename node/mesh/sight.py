@@ -20,10 +20,13 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     """One node as seen by another. Two nodes with the same `model_digest` give the same tokens for the same request.
 
     `wait_s` is how long a standard request would wait for a slot now; `prefill_s` and `decode_s` are measured seconds a
-    token. `sketch` says which prefixes are warm (see `mesh.sketch`). `rung` is the ladder's, 0 is normal.
+    token. `sketch` says which prefixes are warm (see `mesh.sketch`), or with `sketch_same`, that they are as they were
+    when it was last sent. `rung` is the ladder's, 0 is normal. `name` is what its people call it, `denied` the number
+    of the newest list of denied nodes that it has.
     """
 
     id: Short
+    name: Short = ""
     version: Short
     model: Short
     model_digest: Short
@@ -38,7 +41,9 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     on_battery: bool = False
     hot: bool = False
     draining: bool = False
+    denied: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
     sketch: Annotated[bytes, msgspec.Meta(max_length=8 << 10)] = b""
+    sketch_same: bool = False
 
 
 def read(raw: bytes) -> Sight:
