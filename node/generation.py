@@ -269,11 +269,23 @@ class Prewarming(Protocol):
 
 
 class Service(Protocol):
-    """What the server serves. `ready` only after a token was really decoded, and not while draining."""
+    """What the server serves. `ready` only after a token was really decoded, and not while draining.
 
-    model: Model
-    source: TokenSource
-    admission: Admission
+    The model can be exchanged while the node runs, so that what is asked of it is asked anew for each request.
+    """
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def source(self) -> TokenSource: ...
+
+    @property
+    def admission(self) -> Admission: ...
+
+    @property
+    def sampling(self) -> Sampling:
+        """What counts where a request names nothing else."""
 
     @property
     def prewarm(self) -> Prewarming: ...

@@ -20,6 +20,7 @@ from node.generation import Service
 from node.machine.heat import Heat
 from node.machine.supply import Supply
 from node.runtime import Node
+from node.serving import Serving
 from tests.conftest import settings
 from tests.support import tiny_model
 from tests.support.cable import until
@@ -58,13 +59,13 @@ async def test_a_started_node_answers_and_is_ready(echo_node: Node) -> None:
 async def test_ready_only_after_a_token_was_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(settings(engine_kind="echo"))
     seen = []
-    first_token = Node._decode_one_token
+    first_token = Serving.decode_one_token
 
-    async def watch(self: Node) -> None:
-        seen.append((self.ready, (await get(f"{self.url}/health/ready"))[0], (await get(f"{self.url}/health/live"))[0]))
+    async def watch(self: Serving) -> None:
+        seen.append((node.ready, (await get(f"{node.url}/health/ready"))[0], (await get(f"{node.url}/health/live"))[0]))
         await first_token(self)
 
-    monkeypatch.setattr(Node, "_decode_one_token", watch)
+    monkeypatch.setattr(Serving, "decode_one_token", watch)
     await node.start()
     assert seen == [(False, 503, 200)]
     assert node.ready

@@ -133,7 +133,7 @@ async def test_a_keys_limits_hold_and_are_told(start_node: Start, tmp_path: Path
 
 def climb(node: Node, rung: Rung) -> None:
     """Put the node on a rung, for the ten seconds at least that it stays there."""
-    governor = node._reception._governor  # type: ignore[union-attr]
+    governor = node._serving.reception._governor  # type: ignore[union-attr]
     assert governor is not None
     governor._ladder.rung = rung
 

@@ -103,7 +103,7 @@ class Completions:
 
     def _parse_chat(self, origin: Origin) -> _Asked:
         model, body = self._service.model, origin.body
-        call = openai.parse_chat(body, model.info, self._settings.sampling, self._new_seed)
+        call = openai.parse_chat(body, model.info, self._service.sampling, self._new_seed)
         prompt = model.chat(call.messages, call.tools)
         request = _request(f"chatcmpl-{origin.serial}", model, prompt, call.options, "messages")
         check_constraint(model, call.options, "tools" if call.tools else "response_format")
@@ -111,7 +111,7 @@ class Completions:
 
     def _parse_text(self, origin: Origin) -> _Asked:
         model, body = self._service.model, origin.body
-        call = openai.parse_completion(body, model.info, self._settings.sampling, self._new_seed)
+        call = openai.parse_completion(body, model.info, self._service.sampling, self._new_seed)
         prompt = model.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
         request = _request(f"cmpl-{origin.serial}", model, prompt, call.options, "prompt")
         check_constraint(model, call.options, "response_format")

@@ -15,7 +15,6 @@ import msgspec
 from node.errors import InvalidRequest, Unsupported
 from node.generation import Constraint, Sampling
 from node.server.callers import Asking
-from node.settings import SamplingDefaults
 
 MAX_STOPS, MAX_STOP_CHARACTERS = 4, 256
 MAX_BIASES = 1024
@@ -116,7 +115,7 @@ def refuse(body: msgspec.Struct, harmless: Mapping[str, tuple[Any, ...]]) -> Non
             raise Unsupported(f"This node cannot honour `{name}` as it was given; leave it out.", param=name)
 
 
-def sampling(body: Common, defaults: SamplingDefaults, vocabulary: int, new_seed: Callable[[], int]) -> Sampling:
+def sampling(body: Common, defaults: Sampling, vocabulary: int, new_seed: Callable[[], int]) -> Sampling:
     """How to sample, with the node's defaults for what the request leaves out."""
     repeat_name = "repeat_penalty" if body.repeat_penalty is not None else "repetition_penalty"
     repeat = body.repeat_penalty if body.repeat_penalty is not None else body.repetition_penalty

@@ -50,23 +50,24 @@ class Meter:
         self._tokens = prometheus.Counter(
             "llm_token_total", "Tokens read and written", ("model", "role"), registry=self._registry
         )
-        model = service.model.info.id
-        self._first = self._histogram("llm_ttft_seconds", "Time from request to first text", _TTFT_S).labels(model)
-        self._gap = self._histogram("llm_inter_token_seconds", "Time between writes of text", _GAP_S).labels(model)
-        self._trip = self._histogram("llm_reader_rtt_seconds", "Round trip to readers", _TRIP_S).labels(model)
+        self._first = self._histogram("llm_ttft_seconds", "Time from request to first text", _TTFT_S)
+        self._gap = self._histogram("llm_inter_token_seconds", "Time between writes of text", _GAP_S)
+        self._trip = self._histogram("llm_reader_rtt_seconds", "Round trip to readers", _TRIP_S)
         self._holds = prometheus.Counter(
             "llm_generation_holds", "Generations held for their readers", ("model",), registry=self._registry
-        ).labels(model)
+        )
         self._recalled = prometheus.Counter(
             "llm_answers_recalled", "Recent answers that were given again", ("model",), registry=self._registry
-        ).labels(model)
+        )
+        self._model = ""
+        self._label()
         self.wires: WeakSet[Connection] = WeakSet()
         self._memory: tuple[float, int | None] = (-_MEMORY_S, None)
         self._registry.register(_Live(service, self._requests, self.wires))
 
     def request(self, status: int) -> None:
         """A request for the model ended."""
-        self._requests[self._service.model.info.id, str(status)] += 1
+        self._requests[self._label(), str(status)] += 1
 
     def generation(self, end: Finished) -> None:
         """A generation ended."""
@@ -75,15 +76,15 @@ class Meter:
 
     def tokens(self, role: Literal["prompt", "completion"], count: int) -> None:
         """`count` tokens went through."""
-        self._tokens.labels(self._service.model.info.id, role).inc(count)
+        self._tokens.labels(self._label(), role).inc(count)
 
     def first_text(self, seconds: float) -> None:
         """The first text of a stream went out."""
-        self._first.observe(seconds)
+        self._first.labels(self._label()).observe(seconds)
 
     def gap(self, seconds: float) -> None:
         """More text went out, `seconds` after the last."""
-        self._gap.observe(seconds)
+        self._gap.labels(self._label()).observe(seconds)
 
     def add(self, collector: Collector) -> None:
         """Show what `collector` knows, too."""
@@ -91,16 +92,16 @@ class Meter:
 
     def round_trip(self, seconds: float) -> None:
         """A reader's round trip was measured."""
-        self._trip.observe(seconds)
+        self._trip.labels(self._label()).observe(seconds)
 
     def held(self, held: bool) -> None:
         """A generation was held because its reader lags, or goes on."""
         if held:
-            self._holds.inc()
+            self._holds.labels(self._label()).inc()
 
     def recalled(self) -> None:
         """A recent answer was given again."""
-        self._recalled.inc()
+        self._recalled.labels(self._label()).inc()
 
     def memory_free(self, now: float) -> int | None:
         """Bytes of memory that this machine has left, as of a second ago at most; None where unknown."""
@@ -110,7 +111,17 @@ class Meter:
 
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""
+        self._label()
         return prometheus.generate_latest(self._registry)
+
+    def _label(self) -> str:
+        """The model that is served now; a model's figures are there, at zero, from its first moment on."""
+        model = self._service.model.info.id
+        if model != self._model:
+            self._model = model
+            for figure in (self._first, self._gap, self._trip, self._holds, self._recalled):
+                figure.labels(model)
+        return model
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> prometheus.Histogram:
         return prometheus.Histogram(name, text, ("model",), buckets=buckets, registry=self._registry)

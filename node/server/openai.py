@@ -10,7 +10,6 @@ from node.errors import InvalidRequest, ModelNotFound, Unsupported
 from node.generation import Constraint, ModelInfo, Sampling
 from node.server import fields, messages, tools
 from node.server.callers import Asking, Wish, wish_of
-from node.settings import SamplingDefaults
 
 MAX_INPUTS = 256
 
@@ -106,7 +105,7 @@ _CHAT_HARMLESS: Mapping[str, tuple[Any, ...]] = {
 _COMPLETION_HARMLESS: Mapping[str, tuple[Any, ...]] = {"best_of": (1,), "suffix": ("",), "echo": (False,)}
 
 
-def parse_chat(body: bytes, info: ModelInfo, defaults: SamplingDefaults, new_seed: Callable[[], int]) -> ChatCall:
+def parse_chat(body: bytes, info: ModelInfo, defaults: Sampling, new_seed: Callable[[], int]) -> ChatCall:
     """The chat that `body` asks for."""
     form = fields.decode(body, ChatBody)
     check_model(form.model, info)
@@ -129,9 +128,7 @@ def parse_chat(body: bytes, info: ModelInfo, defaults: SamplingDefaults, new_see
     return ChatCall(conversation, offered if call_form else (), options)
 
 
-def parse_completion(
-    body: bytes, info: ModelInfo, defaults: SamplingDefaults, new_seed: Callable[[], int]
-) -> CompletionCall:
+def parse_completion(body: bytes, info: ModelInfo, defaults: Sampling, new_seed: Callable[[], int]) -> CompletionCall:
     """The text completion that `body` asks for."""
     form = fields.decode(body, CompletionBody)
     check_model(form.model, info)
@@ -173,7 +170,7 @@ def check_model(model: str | None, info: ModelInfo) -> None:
 def _options(
     form: fields.Common,
     info: ModelInfo,
-    defaults: SamplingDefaults,
+    defaults: Sampling,
     new_seed: Callable[[], int],
     constraint: Constraint | None,
     max_tokens: int | None,

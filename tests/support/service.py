@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import llguidance
+import msgspec
 from aiohttp import web
 
 from node.errors import InvalidRequest, NodeError
@@ -27,6 +28,7 @@ from node.generation import (
     ModelInfo,
     Prewarming,
     Request,
+    Sampling,
     Sink,
     Started,
     Token,
@@ -34,7 +36,7 @@ from node.generation import (
     Warmth,
 )
 from node.server.app import create_app
-from node.settings import Server, Settings
+from node.settings import SamplingDefaults, Server, Settings
 
 BEGIN = 256
 Step = bytes | str | float | asyncio.Event | NodeError
@@ -199,6 +201,7 @@ class ScriptedService:
     model: Model = field(default_factory=ByteModel)
     admission: ScriptedAdmission = field(default_factory=ScriptedAdmission)
     prewarm: Prewarming = field(default_factory=ScriptedPrewarming)
+    sampling: Sampling = field(default_factory=lambda: Sampling(**msgspec.structs.asdict(SamplingDefaults())))
     ready: bool = True
     draining: bool = False
 
