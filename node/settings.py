@@ -113,7 +113,7 @@ class Queue(Section, frozen=True):
     "lowest urgent level: it and those above pause the ones below when slots are missing"
     displaces: int = 3
     "slots that each running urgent request takes from the levels below, so that it and the next one are quick"
-    ageing_s: float = 120.0
+    ageing_s: float = 30.0
     "seconds of waiting that outweigh one level"
     patience: float = 25.0
     "longest predicted wait to be let in for, in the level's longest promised waits (0.12, 0.3 and 0.8 s)"

@@ -144,7 +144,7 @@ async def test_an_overloaded_node_gives_less_rung_by_rung_and_says_so(start_node
 
     async def answered(level: str, **headers: str) -> tuple[int, str | None, int]:
         status, body, told = await post(
-            url, chat(priority=level, ignore_eos=True, max_tokens=400), {**allow, **headers}
+            url, chat(priority=level, ignore_eos=True, max_tokens=400, temperature=0), {**allow, **headers}
         )
         made = json.loads(body)["usage"]["completion_tokens"] if status == 200 else int(told["Retry-After"])
         return status, told.get("Outpost-Degraded"), made

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from node.admission.begun import Begun
 from node.admission.governor import Governor
 from node.admission.load import Memory
 from node.admission.queue import AdmissionQueue
@@ -49,6 +50,8 @@ class Gate:
         self._governor = governor
         self._clock = clock
         self._held: dict[str, tuple[Request, Sink]] = {}
+        self._begun: dict[str, Begun] = {}
+        self._resumed: set[str] = set()  # have a slot again before the source has let go of them
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -87,7 +90,7 @@ class Gate:
     def cancel(self, request_id: str) -> None:
         """Drop a waiting request, or pass the word on for a running one."""
         if not self._queue.remove(request_id):
-            self._source.cancel(request_id)
+            self._cancel_begun(request_id)
             return
         self.sensors.ended(request_id, "cancelled")
         request, sink = self._held.pop(request_id)
@@ -100,9 +103,21 @@ class Gate:
         self._queue.hold(request_id, held)
         self._act()
 
+    def _cancel_begun(self, request_id: str) -> None:
+        begun = self._begun.get(request_id)
+        if begun is not None and begun.stopped:
+            self._tell(begun.sink, begun.cancelled)
+            self._over(request_id, "cancelled")
+            self._act()
+            return
+        if begun is not None:
+            begun.away = False  # its end is for its reader now
+        self._source.cancel(request_id)
+
     def steer(self, memory: Memory) -> None:
         """Let the governor look, and do what it says; once a second."""
         if self._governor is None:
+            self._act()
             return
         step = self._governor.tick(self.sensors, memory, self._queue.running, self._clock())
         if step is not None:
@@ -153,10 +168,13 @@ class Gate:
                 self._tell(sink, Failed(_expired(request)))
             for request_id in decision.park:
                 self.sensors.parked(request_id)
-                self._source.hold(request_id, True)
+                self._park(request_id)
+            for request_id in decision.unseat:
+                self.sensors.parked(request_id)
+                self._unseat(request_id)
             for request_id in decision.resume:
                 self.sensors.resumed(request_id)
-                self._source.hold(request_id, False)
+                self._resume(request_id)
             refused = [(id, error) for id in decision.start if (error := self._start(id)) is not None]
             for request_id, error in refused:
                 self._over(request_id, "failed")
@@ -175,26 +193,67 @@ class Gate:
     def _start(self, request_id: str) -> NodeError | None:
         """Hand it to the source; gives what that has against it, which its reader must hear."""
         request, sink = self._held[request_id]
-
-        def forward(event: Event) -> None:
-            if isinstance(event, Token):
-                self.sensors.token(request_id, self._clock())
-            elif isinstance(event, Finished | Embedded | Failed):
-                self._over(request_id, _fate(event))
-                self._act()
-            sink(event)
-
-        try:
-            self._source.submit(request, forward)
-        except NodeError as error:
-            log.warning("a request could not start", extra={"request_id": request_id})
+        begun = self._begun[request_id] = Begun(request, sink)
+        if (error := self._hand_over(begun, request)) is not None:
             return error
         self.sensors.started(request_id, self._clock())
         del self._held[request_id]
         return None
 
+    def _hand_over(self, begun: Begun, request: Request) -> NodeError | None:
+        def forward(event: Event) -> None:
+            if not begun.heard(event):
+                self._let_go(begun)
+                return
+            if isinstance(event, Token):
+                self.sensors.token(request.id, self._clock())
+            elif isinstance(event, Finished | Embedded | Failed):
+                self._over(request.id, _fate(event))
+                self._act()
+            begun.sink(event)
+
+        try:
+            self._source.submit(request, forward)
+        except NodeError as error:
+            log.warning("a request could not start", extra={"request_id": request.id})
+            return error
+        return None
+
+    def _park(self, request_id: str) -> None:
+        if self._begun[request_id].away:
+            self._resumed.discard(request_id)
+        else:
+            self._source.hold(request_id, True)
+
+    def _unseat(self, request_id: str) -> None:
+        """Its reader stalled, and others wait: it leaves the source."""
+        begun = self._begun[request_id]
+        self._resumed.discard(request_id)
+        if not begun.away:
+            log.info("a generation was set aside: its reader takes nothing", extra={"request_id": request_id})
+            begun.away = True
+            self._source.cancel(request_id)
+
+    def _resume(self, request_id: str) -> None:
+        begun = self._begun[request_id]
+        if not begun.away:
+            self._source.hold(request_id, False)
+        elif not begun.stopped:
+            self._resumed.add(request_id)
+        elif (error := self._hand_over(begun, begun.again())) is not None:
+            self._tell(begun.sink, Failed(error))
+            self._over(request_id, "failed")
+
+    def _let_go(self, begun: Begun) -> None:
+        """The source tells nothing new; where it has stopped what shall go on again, it begins anew."""
+        if begun.stopped and begun.request.id in self._resumed:
+            self._resumed.discard(begun.request.id)
+            self._resume(begun.request.id)
+
     def _over(self, request_id: str, fate: Fate) -> None:
         """One that had begun has ended; its slot is free."""
+        self._begun.pop(request_id, None)
+        self._resumed.discard(request_id)
         self._queue.release(request_id, self._clock())
         self.sensors.ended(request_id, fate)
 

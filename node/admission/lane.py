@@ -19,9 +19,9 @@ State = Literal["waiting", "running", "parked", "gone"]
 class Ticket:
     """One request in the queue's eyes. `rank` is its line, 0 first; `place` as `score` has it.
 
-    `parked`: it began and lost its slot. `lags`: its reader does, so that it may not go on. `aged`: it ran before
-    those of a higher level, by its age. `since` is when it came; `ran_s` how long it held a slot
-    before `began`.
+    `parked`: it began and lost its slot. `lags`: its reader does, so that it may not go on; `lags_at` is when that was
+    first seen. `aged`: it ran before those of a higher level, by its age. `since` is when it came; `ran_s` how long it
+    held a slot before `began`.
     """
 
     id: str
@@ -34,6 +34,7 @@ class Ticket:
     session: tuple[str, str, str] | None = None
     state: State = "waiting"
     lags: bool = False
+    lags_at: float = math.inf
     aged: bool = False
     began: float = 0.0
     ran_s: float = 0.0

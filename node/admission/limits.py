@@ -68,6 +68,20 @@ class Reservation:
         self.output = output
         self._open = True
 
+    def extend(self, more: int, now: float) -> int:
+        """Reserve up to so many tokens more for the answer; gives how many, 0 where a limit is reached."""
+        window, into = divmod(now, WINDOW_S)
+        meters = []
+        for account in self._accounts:
+            account.advance(now, int(window))
+            if account.output is not None:
+                meters.append(account.output)
+                more = min(more, int(account.output.remaining(account.clock, 1 - into / WINDOW_S)))
+        for meter in meters:
+            meter.pending += more
+        self.output += more
+        return more
+
     def settle(self, output: int, now: float) -> None:
         """The answer has ended with so many tokens, at most what was reserved."""
         for account in self._close(now):

@@ -3,11 +3,13 @@
 - Of those who wait, the one with the best place (see `score`) runs when a slot is free. Who lost its slot has it back
   before newcomers of its level.
 - Levels are strict for `ageing_s` seconds of waiting; then a request goes before newcomers of the next level, and so
-  on. At most every 8th start goes to one that passes a higher level by its age, so that a backlog of aged ones never
-  fills the slots; and such a one keeps its slot until it ends. Thus every wait ends: see `rules.wait_bound_s`.
+  on, and also where those that run displace it. One that passes a higher level by its age keeps its slot until it ends,
+  and then the next may; only one slot in 8 is held so, so that a backlog of aged ones never fills them. (With less
+  than 4 slots, only every 8th start is.) Thus every wait ends: see `rules.wait_bound_s`.
 - When an urgent one waits (one whose level may preempt) and no slot is free, the lowest level that runs makes room; of
   these the one that began last, since it has the least to keep or to read again. Each urgent one that runs takes
-  `displaces` slots from the levels below. Readers that lag make room for anybody.
+  `displaces` slots from the levels below. Readers that lag make room for anybody; where nobody can be parked any more,
+  one that has lagged for seconds is set aside: it leaves the source, and begins again where it was when it catches up.
 - Who waited longer than its time to live is expired and never runs. Who may wait at all is the `door`'s business.
 
 The policy "fifo" is the same with one line for all levels, arrival as place, and nobody refused but for want of room.
@@ -32,10 +34,14 @@ TICKET_BYTES, TOKEN_BYTES = 2048, 36  # what one that waits costs: the request, 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Ids, to be acted on in this order. `park` and `resume` are `hold` in a source's terms."""
+    """Ids, to be acted on in this order. `park` and `resume` are `hold` in a source's terms; `unseat` is `cancel`.
+
+    One that was unseated and is resumed is to be submitted again, with what it has said.
+    """
 
     expire: tuple[str, ...] = ()
     park: tuple[str, ...] = ()
+    unseat: tuple[str, ...] = ()
     resume: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
 
@@ -72,7 +78,7 @@ class AdmissionQueue:
     @property
     def parked(self) -> int:
         """Requests that began and gave their slot away."""
-        return len(self._slots.parked)
+        return len(self._slots.parked) + len(self._slots.set_aside)
 
     @property
     def waiting(self) -> int:
@@ -150,7 +156,7 @@ class AdmissionQueue:
         ticket = self._tickets.get(id)
         if ticket is None or ticket.state == "waiting" or ticket.lags == held:
             return
-        ticket.lags = held
+        ticket.lags, ticket.lags_at = held, math.inf
         if ticket.state == "running":
             self._wishes[id] = held  # it keeps its slot until `decide` finds room to park it
         elif held:
@@ -164,10 +170,15 @@ class AdmissionQueue:
         parked = [id for id, held in self._wishes.items() if held]
         resumed = [id for id, held in self._wishes.items() if not held]
         self._wishes.clear()
+        for ticket in self._slots.running.values():
+            ticket.lags_at = min(ticket.lags_at, now) if ticket.lags else math.inf
         for ticket in self._slots.laggards():
             self._park(ticket, now)
         started: list[str] = []
-        while self._slots.free > 0 and (turn := self._next_turn()) is not None:
+        unseated: list[str] = []
+        while any(map(len, self._lanes)) and (self._slots.free > 0 or self._unseat(unseated, now)):
+            if (turn := self._next_turn(now)) is None:
+                break
             self._run(*turn, now, resumed, started)
         while (urgent := self._urgent()) is not None and (victim := self._slots.victim(urgent.rank)) is not None:
             parked.append(victim.id)
@@ -177,7 +188,7 @@ class AdmissionQueue:
             parked.append(victim.id)
             self._park(victim, now)
         expired += self._expire(now)  # only now, so that a time to live of 0 means now or never
-        return Decision(tuple(expired), tuple(parked), tuple(resumed), tuple(started))
+        return Decision(tuple(expired), tuple(parked), tuple(unseated), tuple(resumed), tuple(started))
 
     def predicted_wait_s(self, level: Level, now: float) -> float:
         """How long a newcomer of this level would wait for a slot: by what is before it, and by how its line moves."""
@@ -193,18 +204,26 @@ class AdmissionQueue:
         freshness = self._score.freshness(request.level, session, now) if session else 0.0
         return self._score.place(request.level, freshness, affinity, now)
 
-    def _next_turn(self) -> tuple[Ticket, bool] | None:
+    def _next_turn(self, now: float) -> tuple[Ticket, bool] | None:
         """Who runs next, and whether it passes a higher level by its age."""
         lanes = [lane for lane in self._lanes if len(lane)]
         if not lanes:
             return None
         best = min(lanes, key=Lane.place)
-        if best is not lanes[0] and self._since_aged < AGED_EVERY - 1:
+        may_age = self._slots.open_to_aged and (not self._slots.small or self._since_aged >= AGED_EVERY - 1)
+        if not may_age:
             best = lanes[0]
-        ticket, aged = best.first(), best is not lanes[0]
-        if ticket is None or (ticket.rank > self._slots.urgent and not aged and self._slots.free_for_lower < 1):
+        ticket = best.first()
+        if ticket is None:
             return None
-        return ticket, aged
+        if ticket.rank <= self._slots.urgent or self._slots.free_for_lower >= 1:
+            return ticket, best is not lanes[0]
+        return (ticket, True) if may_age and self._outwaits(best, now) else None
+
+    def _outwaits(self, lane: Lane, now: float) -> bool:
+        """Whether the line goes before newcomers of the level that displaces it."""
+        highest = self._slots.highest
+        return highest is None or lane.place() < self._score.place(LEVELS[highest], 0.0, 0.0, now)
 
     def _urgent(self) -> Ticket | None:
         """The first of those who wait and may take a slot from others."""
@@ -229,6 +248,14 @@ class AdmissionQueue:
         self._slots.park(ticket, now)
         if not ticket.lags:
             self._lanes[ticket.rank].add(ticket)
+
+    def _unseat(self, unseated: list[str], now: float) -> bool:
+        """Free a slot that is held for a reader who stalled; False where there is none, or it was one too many."""
+        if (stalled := self._slots.stalled(now)) is None:
+            return False
+        unseated.append(stalled.id)
+        self._slots.put_aside(stalled, now)
+        return self._slots.free > 0
 
     def _expire(self, now: float) -> list[str]:
         expired = []

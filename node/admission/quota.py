@@ -39,6 +39,8 @@ from node.generation import LEVELS, Level
 MOST_BYTES = 1 << 20
 MOST_KEYS = 10_000
 LEAST_KEY_LENGTH = 16
+MOST_DOTS = 64  # in a line: names of at most 64 characters in tables six deep
+MOST_PARTS = 20 * MOST_KEYS  # dots, tables and lines in all: tomllib takes about a kilobyte for each
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -114,11 +116,21 @@ def parse(text: str, source: str = "the quota file") -> Quotas:
     """Read it whole, or raise a SettingsError that names the line and the key."""
     if len(text) > MOST_BYTES:
         raise SettingsError(f"{source} is larger than a quota file can be ({MOST_BYTES} bytes).")
+    _check_size(text, source)
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # tomllib lets Python's own limits on digits and depth through
         raise SettingsError(f"{source} is not valid TOML: {str(error).rstrip('.')}.") from error
     return _Reader(text, source).quotas(tree)
+
+
+def _check_size(text: str, source: str) -> None:
+    """Refuse what a megabyte of text can make of tomllib: gigabytes of nested tables, or minutes."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > MOST_DOTS:
+            raise SettingsError(f"In {source}, line {number}: no key of a quota file has more than {MOST_DOTS} dots.")
+    if sum(map(text.count, ".[{\n")) > MOST_PARTS:
+        raise SettingsError(f"{source} has more tables than a quota file with {MOST_KEYS} keys can have.")
 
 
 _Table = TypeVar("_Table", bound=msgspec.Struct)

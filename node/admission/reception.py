@@ -33,7 +33,7 @@ class Reception:
         self._governor = Governor(info.slots, policy.objectives(settings.load)) if steered else None
         rules = policy.rules(settings.queue)
         self.gate = Gate(behind, info.slots, rules, info.parked, warm_share, self._governor)
-        self._toll = Toll(self.gate, quotas, info.id)
+        self._toll = Toll(self.gate, quotas, info.id, context=info.context)
         self.source: TokenSource = self._toll
 
     @property

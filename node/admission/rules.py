@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from node.admission.score import Score, Weights
+from node.admission.slots import AGED_SHARE, SMALL
 from node.generation import Level
 
-AGED_EVERY = 8  # of so many starts, one may go to a request that passes a higher level by its age
+AGED_EVERY = 8  # of so many starts, one may go to a request that passes a higher level by its age; see `queue`
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Rules:
 
     policy: Literal["levels", "fifo"] = "levels"
     weights: Weights = field(default_factory=Weights)
-    ageing_s: float = 120.0
+    ageing_s: float = 30.0
     patience: float = 25.0
     preempt: Level | Literal["never"] = "interactive"
     displaces: int = 3
@@ -41,18 +42,19 @@ class Rules:
             raise ValueError("The queue's room to wait must not be negative.")
 
 
-def wait_bound_s(rules: Rules, level: Level, slots: int, longest_s: float) -> float:
+def wait_bound_s(rules: Rules, level: Level, slots: int, longest_s: float, ahead: int | None = None) -> float:
     """The longest that an accepted request can wait, whatever else is asked, when none holds a slot over `longest_s`.
 
     From the first term on, no newcomer of any level has a better place. What has one then is what waits already, or
-    runs and is parked again: at most `max_waiting` + 2 `slots`. Each AGED_EVERY starts serve one of them at least, and
-    in `longest_s` there are `slots` starts, or a `displaces`th of it where urgent requests keep the other slots free.
-    Requests that wait for their own readers do not count.
+    runs and is parked again: `ahead` requests, at most `max_waiting` + 2 `slots`. They go by age one after the other,
+    on the slots that may be held so; where there are less than SMALL, by every AGED_EVERYth start, of which there is at
+    least one in `longest_s`. Requests that wait for their own readers do not count.
     """
     score = Score(rules.weights, rules.ageing_s)
     lead = score.lead_s("critical") - score.lead_s(level) + score.head_start_s("critical", 1, 1)
-    ahead = rules.max_waiting + 2 * slots
+    turns = (rules.max_waiting + 2 * slots if ahead is None else ahead) + 1
     if rules.policy == "fifo":
-        return math.ceil((ahead + 1) / slots) * longest_s
-    starts = slots if rules.preempt == "never" else max(1, slots // rules.displaces)
-    return lead + math.ceil(AGED_EVERY * (ahead + 1) / starts) * longest_s
+        return math.ceil(turns / slots) * longest_s
+    if slots < SMALL:
+        return lead + AGED_EVERY * turns * longest_s
+    return lead + math.ceil(turns / max(1, slots // AGED_SHARE)) * longest_s

@@ -14,6 +14,8 @@ from node.client import Client
 from node.errors import OperatorError
 
 GAIN, ATTAINED = 1.5, 0.9
+Bound = Callable[[float, int], float]  # of a wait: by the longest time that a slot was held, and how many were before
+
 _ENDLESS_RATE = 10.0  # of what a closed loop takes its requests from; it sets its own pace
 
 
@@ -131,10 +133,10 @@ class Overload:
         return Client(setting.url, silence_s=load.PATIENCE_S)
 
 
-def figures(test: Overload, step_ms: float, bound_s: Callable[[float], float]) -> Iterator[Figure]:
+def figures(test: Overload, step_ms: float, bound_s: Bound) -> Iterator[Figure]:
     """The targets of the first setting at the highest rate, then every setting and rate level by level.
 
-    `bound_s` gives how long background may wait, given the longest time that a request held its slot.
+    `bound_s` gives how long background may wait.
     """
     first, objective = test.settings[0], test.objective
     rate = max(first.turns)
@@ -166,7 +168,7 @@ def points(test: Overload) -> Iterator[front.Point]:
 
 
 def _promises(
-    runs: Sequence[scores.Run], objective: scores.Objective, step_ms: float, bound_s: Callable[[float], float]
+    runs: Sequence[scores.Run], objective: scores.Objective, step_ms: float, bound_s: Bound
 ) -> Iterator[Figure]:
     critical = [one for run in runs for one in run.of("critical")]
     if late := [each for one in critical if (each := objective.excess_s(one)) is not None]:
@@ -176,8 +178,10 @@ def _promises(
         yield Figure("interactive SLO attainment", scores.attainment(interactive, objective), at_least=ATTAINED)
     if background := [one for run in runs for one in run.of("background")]:
         whole = sum(one.ending == "whole" for one in background)
-        bound = bound_s(scores.longest_held_s(runs, objective))
-        yield Figure("background's longest wait", scores.ttft(background, 1.0), "s", at_most=bound)
+        longest, most = scores.longest_held_s(runs, objective), scores.most_at_once(runs)
+        bound = bound_s(longest, max(0, most - 1))
+        told = f"no slot was held over {longest:.1f} s, at most {most} were in the node"
+        yield Figure("background's longest wait", scores.ttft(background, 1.0), "s", at_most=bound, detail=told)
         yield Figure("background answers", whole, "answers", at_least=1, detail=f"of {len(background)} asked for")
 
 

@@ -128,6 +128,19 @@ def longest_held_s(runs: Sequence[Run], objective: Objective) -> float:
     return max(held, default=0.0)
 
 
+def most_at_once(runs: Sequence[Run]) -> int:
+    """The most requests of a turn that were in the node together, those that it refused left out."""
+    most = 0
+    for run in runs:
+        answered = [one for one in run.outcomes if one.arrivals.times]
+        moves = [(one.due, 1) for one in answered] + [(one.arrivals.times[-1], -1) for one in answered]
+        count = 0
+        for _, change in sorted(moves):
+            count += change
+            most = max(most, count)
+    return most
+
+
 def _rates(run: Run, objective: Objective) -> tuple[float, float]:
     return goodput(run, objective), throughput(run)
 

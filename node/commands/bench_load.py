@@ -88,7 +88,7 @@ async def measure(
         front.plot(points, args.plot)
         test.facts.append(f"throughput against latency: {args.plot} and {args.plot.with_suffix('.csv')}")
     decides, slots = rules(settings.queue), settings.engine.slots
-    bound = partial(wait_bound_s, decides, "background", slots)
+    bound = partial(wait_bound_s, decides, "background", slots)  # then the longest time, and how many were before
     return tuple(overload.figures(test, settings.engine.step_ms, bound)), tuple(test.facts)
 
 

@@ -3,8 +3,9 @@
 On a CPU a prompt is read well only in large batches, and a large batch would hold up every answer that streams; in
 small pieces beside them, its attention costs two to four times as much. So a long prompt that arrives among streams is
 read in a context and a thread of its own, with half of the cores, in full batches; the streams go on with the other
-half. When it is read, its part of the cache is copied over, and it streams like the rest. When the streams end before,
-it gets all cores. What is warm of it is copied there first, and only the rest comes back.
+half. When it is read, its part of the cache is copied over as soon as there are cells for it, and it streams like the
+rest; for one that is due, no others are begun in those cells. When the streams end before, it gets all cores. What is
+warm of it is copied there first, and only the rest comes back.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ class SideReader:
         self._reading: tuple[Aside, Running] | None = None
         self._abandoned: list[Aside] = []
         self._refused: set[str] = set()  # requests that could not be read aside once
+        self.kept = 0  # cells that the next prompt which is due needs here
 
     def tend(self, sequences: Sequence[Running]) -> list[Running]:
         """Take up what was read, begin the next, share out the cores; gives the sequences that were begun.
@@ -132,13 +134,14 @@ class SideReader:
         """
         if not self._able:
             return []
-        if self._reading and self._reading[0].ended:
+        if self._reading and self._reading[0].ended and self._fits(self._reading, sequences):
             self._take_up(*self._reading)
         streams = any(sequence.pending == 1 for sequence in sequences)
         for sequence in sequences:
             mine = self._reading is not None and self._reading[1] is sequence
             sequence.aside = mine or (streams and self._worth(sequence))
         begun = self._begin(sequences) if streams and self._free else []
+        self.kept = max((one.pending for one in sequences if one.aside and one.due), default=0)
         self._share_cores(streams)
         return begun
 
@@ -175,13 +178,22 @@ class SideReader:
         self._abandoned = [*filter(lambda one: not one.ended, self._abandoned), reader]
         self._reading = None
 
+    def _room(self, sequences: Iterable[Running]) -> int:
+        """Cells that are free; each that streams needs one more."""
+        return self._decoder.context.cells - sum(sequence.cached + 1 for sequence in sequences)
+
+    def _fits(self, reading: tuple[Aside, Running], sequences: Sequence[Running]) -> bool:
+        """Whether what was read has room; where nothing was, it need not have any."""
+        reader, sequence = reading
+        return reader.take() is None or sequence.pending <= self._room(sequences) + 1
+
     def _worth(self, sequence: Running) -> bool:
         new = sequence.cached == sequence.warm and sequence.request.kind == "generate"
         return new and not sequence.waiting and sequence.pending > LEAST and sequence.request.id not in self._refused
 
     def _begin(self, sequences: Iterable[Running]) -> list[Running]:
         """Begin with the oldest that fits the cache beside what is there, so that it can be taken up."""
-        free = self._decoder.context.cells - sum(sequence.cached + 1 for sequence in sequences)
+        free = self._room(sequences)
         for sequence in sequences:
             if sequence.aside and sequence.pending <= free:
                 if self._reading:
@@ -190,6 +202,8 @@ class SideReader:
                 state = self._decoder.context.take(sequence.slot, 0, warm) if warm else b""
                 self._reading = (Aside(self._open, sequence.tokens[: sequence.length - 1], warm, state), sequence)
                 return [sequence]
+            if sequence.aside and sequence.due:
+                break  # nobody overtakes it
         return []
 
     def _open(self, tokens: int) -> Context:
@@ -209,7 +223,7 @@ class SideReader:
         sequence.cached = sequence.length - 1
 
     def _share_cores(self, streams: bool) -> None:
-        if self._reading is None or self._free:
+        if self._reading is None or self._free or self._reading[0].ended:
             self.cores.undivided(streams)
         else:
             self._reading[0].threads = self.cores.divided(streams)

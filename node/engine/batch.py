@@ -6,10 +6,14 @@ token sampled last. One whose prompt is being read has more. So a step is planne
 1. Every sequence with one pending token gets it, always: an answer that streams is never held up by a prompt.
 2. What is left of the step's token budget goes to prompts, in chunks: a quarter of it to the oldest prompt of the most
    urgent level, the rest to the prompts of that level with the least left to read, so that short ones answer at once,
-   then to those below; but a sixteenth to the oldest prompt of the least urgent level, so that none starves.
-3. Cells of the shared KV cache are handed out by level, then oldest first. A prompt is begun only when all of it
-   fits. When streams grow into the last cell, the youngest of the least urgent is preempted: it gives its cells back
-   and is read again later.
+   then to those below; but a quarter to the oldest that is due, and a sixteenth to the oldest of the least urgent
+   level, so that none starves.
+3. Cells of the shared KV cache are handed out to what is due, then by level, then oldest first. A prompt is begun only
+   when all of it fits. When streams grow into the last cell, the youngest of the least urgent is preempted: it gives
+   its cells back and is read again later.
+
+Due is what has had a slot for long and no token (`running`): short requests that follow each other could else keep the
+cells that a long one needs for ever.
 
 The budget comes from `StepCost`, which learns what decoding and reading cost on this machine, so that a step stays
 near its target time.
@@ -29,6 +33,7 @@ class Row:
     pending: int
     cached: int
     rank: int = 0
+    due: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +61,25 @@ class Plan:
         return sum(chunk.tokens for chunk in self.chunks)
 
 
-def plan_step(rows: Sequence[Row], cells: int, budget: int, limit: int) -> Plan:
-    """Plan one step over `rows`, lowest rank first and of equal ones oldest first, in a cache of `cells`.
+def plan_step(rows: Sequence[Row], cells: int, budget: int, limit: int, kept: int = 0) -> Plan:
+    """Plan one step over `rows`, due ones and lowest ranks first, of equal ones oldest first, in a cache of `cells`.
 
-    `budget` is how many prompt tokens fit the target time, `limit` how many tokens fit one batch. There is always
-    progress: with any row at all, the plan has a chunk, if every row fits the cache alone.
+    `budget` is how many prompt tokens fit the target time, `limit` how many tokens fit one batch. No prompt is begun in
+    the last `kept` cells that are free. There is always progress: with any row at all, the plan has a chunk, if every
+    row fits the cache alone, and nothing is kept.
     """
-    kept, preempted = _make_room(rows, cells)
-    streaming = [row for row in kept if row.pending == 1][:limit]
-    free = cells - sum(row.cached for row in kept) - len(streaming)
-    prompts = _admit([row for row in kept if row.pending > 1], free)
+    staying, preempted = _make_room(rows, cells)
+    streaming = [row for row in staying if row.pending == 1][:limit]
+    free = cells - sum(row.cached for row in staying) - len(streaming)
+    prompts = _admit([row for row in staying if row.pending > 1], free, kept)
     chunks = [Chunk(row.slot, 1, True) for row in streaming]
     chunks += _share(prompts, min(budget, limit - len(streaming), free))
-    if not chunks and any(row.cached for row in kept):
+    if not chunks and any(row.cached for row in staying):
         # All of the cache is held by prompts that are half read: the youngest gives way, then there is room.
-        youngest = max(i for i, row in enumerate(kept) if row.cached)
-        rest = [row for i, row in enumerate(kept) if i != youngest]
-        again = plan_step(rest, cells, budget, limit)
-        return Plan(again.chunks, (*preempted, kept[youngest].slot, *again.preempted))
+        youngest = max(i for i, row in enumerate(staying) if row.cached)
+        rest = [row for i, row in enumerate(staying) if i != youngest]
+        again = plan_step(rest, cells, budget, limit, kept)
+        return Plan(again.chunks, (*preempted, staying[youngest].slot, *again.preempted))
     return Plan(tuple(chunks), tuple(preempted))
 
 
@@ -87,9 +93,9 @@ def _make_room(rows: Sequence[Row], cells: int) -> tuple[list[Row], list[int]]:
     return kept, preempted
 
 
-def _admit(prompts: list[Row], free: int) -> list[Row]:
+def _admit(prompts: list[Row], free: int, kept: int) -> list[Row]:
     """The prompts that may be read now: those begun, then, oldest first, those that fit whole beside them."""
-    room = free - sum(row.pending for row in prompts if row.cached)
+    room = free - kept - sum(row.pending for row in prompts if row.cached)
     admitted = []
     blocked = False
     for row in prompts:
@@ -108,10 +114,12 @@ def _share(prompts: list[Row], budget: int) -> list[Chunk]:
     if not prompts or budget <= 0:
         return []
     shares = dict.fromkeys((row.slot for row in prompts), 0)
-    first, last = prompts[0], next(row for row in prompts if row.rank == prompts[-1].rank)
-    shares[first.slot] = min(first.pending, -(-budget // 4))
-    if last.rank > first.rank:
-        shares[last.slot] = min(last.pending, -(-budget // 16), budget - shares[first.slot])
+    levels = sorted(prompts, key=lambda row: row.rank)
+    low = next(row for row in levels if row.rank == levels[-1].rank)
+    for row, part in ((levels[0], 4), (prompts[0], 4 if prompts[0].due else 0), (low, 16)):
+        left = budget - sum(shares.values())
+        if part and not shares[row.slot]:
+            shares[row.slot] = min(row.pending, -(-budget // part), left)
     left = budget - sum(shares.values())
     for row in sorted(prompts, key=lambda row: (row.rank, row.pending)):
         extra = min(row.pending - shares[row.slot], left)

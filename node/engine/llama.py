@@ -98,7 +98,7 @@ class LlamaEngine:
         if matcher:
             for token in request.continued:
                 matcher.accept(token)
-        self._sequences[request.id] = Running(request, self._free.pop(), sampler, matcher)
+        self._sequences[request.id] = Running(request, self._free.pop(), sampler, matcher, time.monotonic())
 
     def cancel(self, request_id: str) -> None:
         if sequence := self._sequences.get(request_id):
@@ -110,6 +110,7 @@ class LlamaEngine:
             return
         if not held:
             seats.need_slot(self.load.active, self._settings.slots)
+            sequence.since = time.monotonic()
         sequence.held = held
         self._side.hold(sequence)
 
@@ -166,7 +167,9 @@ class LlamaEngine:
         needed = sum(s.length for s in everyone if not s.held)
         while (kept := [s for s in everyone if s.held and s.cached]) and needed + _cells(kept) > self._cells:
             self._preempt([kept[-1].slot])
-        active = [s for s in everyone if not s.held]
+        active, now = [s for s in everyone if not s.held], time.monotonic()
+        for sequence in active:
+            sequence.age(now)
         begun = sum(s.length for s in active if s.cached or s.aside)
         self._prefixes.begin(active, self._cells - _cells(kept) - begun)
         for sequence in self._side.tend(active):
@@ -176,8 +179,8 @@ class LlamaEngine:
         """The next step, with the cells it needs made free."""
         everyone = self._sequences.values()
         active = [s for s in everyone if not (s.held or s.aside or s.waiting)]
-        active.sort(key=lambda sequence: sequence.rank)
-        rows = [Row(s.slot, s.pending, s.cached, s.rank) for s in active]
+        active.sort(key=lambda sequence: (not sequence.due, sequence.rank))
+        rows = [Row(s.slot, s.pending, s.cached, s.rank, s.due) for s in active]
         cells = self._cells - _cells(s for s in everyone if s.held or s.aside)
         streams = sum(row.pending == 1 for row in rows)
         target = self._settings.step_ms if streams else self._settings.prefill_step_ms
@@ -185,7 +188,7 @@ class LlamaEngine:
         limit = self._context.batch
         if any(s.request.kind == "embed" for s in active):
             budget, limit = min(budget, STATES), min(limit, len(rows) + STATES)
-        plan = plan_step(rows, cells, budget, limit)
+        plan = plan_step(rows, cells, budget, limit, self._side.kept)
         self._preempt(plan.preempted)
         room = min(self._cells - _cells(everyone), self._context.batch) - plan.tokens
         return self._drafts.add(plan, {s.slot: s for s in active}, room)

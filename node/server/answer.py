@@ -36,6 +36,8 @@ from node.stream.session import Session
 ARRIVED = web.RequestKey("arrived", float)  # when the request came, on the loop's clock
 RESUMABLE = "Outpost-Resumable"
 EVENT_IDS = "Outpost-Event-Ids"
+_SILENT_S = 60.0  # so long at most a stream has no status: proxies give up after a minute
+_LATE_S = 0.1  # an end that is due now may come so late
 
 _log = logging.getLogger(__name__)
 
@@ -190,6 +192,8 @@ class Answerer:
         self, request: web.Request, running: Running, reply: Reply, start: int, rewind: bool
     ) -> web.StreamResponse:
         session = running.session
+        if start == 0:
+            await _while_it_may_expire(session)
         skip(session, reply, start)
         asked = asked_level(request.headers.get(HEADER), reply.least_level)
         ids, capacity = request.headers.get(EVENT_IDS) == "1", self._settings.streams.reader_buffer_bytes
@@ -229,6 +233,15 @@ class Answerer:
             return Conditions(wire.pacer.rtt_s, self._meter.memory_free(now)), now
 
         return Levelled(reply, Levels(asked), render, look)
+
+
+async def _while_it_may_expire(session: Session) -> None:
+    """A request that may be over before it began keeps its status open until then; raises what ended it."""
+    ttl_s = session.request.ttl_s
+    if ttl_s is not None and session.count == 0:
+        await session.changed(0, min(ttl_s + _LATE_S, _SILENT_S))
+        if session.end is not None and session.count == 0:
+            checked(session.end)
 
 
 def ahead(last: int) -> Conflict:

@@ -1,8 +1,8 @@
 """Answers that may be given again: what an overloaded node says to a question that it answered a moment ago. Pure.
 
 Only answers to those who allow this are kept, only for a while, and only for callers of the same tenant (of the same
-key where there is none). What makes two questions the same is everything that shapes an answer; a seed only where the
-client chose one.
+key where there is none). What makes two questions the same is everything that shapes an answer, the seed included. An
+answer that was drawn at random without a seed is nobody else's: who asks again wants another draw.
 """
 
 from __future__ import annotations
@@ -20,8 +20,14 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def question(request: Request, *, seeded: bool) -> bytes:
-    """The same for requests that ask for the same, by callers who may have each other's answers."""
-    sampling = request.sampling if seeded else replace(request.sampling, seed=0)
+    """The same for requests that ask for the same, by callers who may have each other's answers; empty is never asked.
+
+    `seeded`: the client chose the seed. A greedy answer has none.
+    """
+    greedy = request.sampling.temperature == 0
+    if not (seeded or greedy):
+        return b""
+    sampling = replace(request.sampling, seed=0) if greedy else request.sampling
     whose = Caller(request.caller.tenant) if request.caller.tenant else Caller(user=request.caller.user)
     asked = replace(request, id="", sampling=sampling, caller=whose, level="standard", ttl_s=None)
     return hashlib.sha256(_encode(asked)).digest()

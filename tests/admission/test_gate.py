@@ -1,14 +1,16 @@
 """The gate: slots, order, cancel while waiting, closing, draining."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from node.admission.gate import Gate
 from node.admission.governor import Governor, Objectives
+from node.admission.load import Memory
 from node.admission.rules import Rules
 from node.errors import Expired, Overloaded, Unavailable
-from node.generation import Event, Failed, Finished, Level, Request, Token
+from node.generation import Event, Failed, Finished, Level, Request, Started, Token
 from tests.support.sources import HandSource
 
 
@@ -185,6 +187,79 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def stalled(**more: Any) -> tuple[Gate, HandSource, list[Event], list[Event]]:
+    """One slot, held for a reader who stalled after two tokens; another request has just taken it."""
+    source, clock = HandSource(), Clock()
+    gate = Gate(source, 1, Rules(), clock=clock)
+    slow: list[Event] = []
+    other: list[Event] = []
+    gate.submit(Request("slow", (1, 2), 9, **more), slow.append)
+    for event in (Started(2), Token(7, b"x"), Token(8, b"y")):
+        source.emit("slow", event)
+    gate.hold("slow", True)
+    gate.submit(request("other"), other.append)
+    assert list(source.sinks) == ["slow"]
+    clock.now += 5
+    gate.steer(Memory())
+    assert source.cancelled == ["slow"]
+    assert list(source.sinks) == ["slow", "other"]
+    return gate, source, slow, other
+
+
+async def test_one_whose_reader_stalled_leaves_the_source_and_goes_on_when_it_is_back() -> None:
+    gate, source, slow, _ = stalled(ttl_s=3.0)
+    source.emit("slow", Token(9, b"late"))
+    source.emit("slow", Finished("cancelled", 2, 3))
+    assert len(slow) == 4, "its reader hears of no end"
+    gate.hold("slow", False)
+    source.finish("other")
+    again = source.requests["slow"]
+    assert (again.continued, again.max_tokens, again.ttl_s) == ((7, 8, 9), 9, None)
+    for event in (Started(5), Token(10, b"z"), Finished("stop", 2, 4)):
+        source.emit("slow", event)
+    assert slow[4:] == [Token(10, b"z"), Finished("stop", 2, 4)]
+    await gate.drained()
+
+
+async def test_it_goes_on_only_when_the_source_has_let_go_of_it() -> None:
+    gate, source, slow, _ = stalled()
+    gate.hold("slow", False)
+    source.finish("other")
+    assert source.requests["slow"].continued == ()
+    source.emit("slow", Finished("cancelled", 2, 2))
+    assert source.requests["slow"].continued == (7, 8)
+    source.emit("slow", Finished("stop", 2, 2))
+    assert isinstance(slow[-1], Finished)
+    await gate.drained()
+
+
+@pytest.mark.parametrize("let_go", [False, True])
+async def test_a_client_that_leaves_ends_what_was_set_aside(let_go: bool) -> None:
+    gate, source, slow, _ = stalled()
+    if let_go:
+        source.emit("slow", Finished("cancelled", 2, 2))
+    gate.cancel("slow")
+    if not let_go:
+        assert source.cancelled == ["slow", "slow"]
+        source.emit("slow", Finished("cancelled", 2, 2))
+    await asyncio.sleep(0)
+    assert slow[-1] == Finished("cancelled", 2, 2)
+    source.finish("other")
+    await gate.drained()
+
+
+async def test_what_cannot_go_on_hears_why() -> None:
+    gate, source, slow, _ = stalled()
+    source.emit("slow", Finished("cancelled", 2, 2))
+    gate.hold("slow", False)
+    source.refuse = Unavailable("gone")
+    source.finish("other")
+    await asyncio.sleep(0)
+    assert slow[-1] == Failed(source.refuse)
+    gate.steer(Memory())
+    await gate.drained()
 
 
 async def test_the_status_tells_what_each_level_felt() -> None:

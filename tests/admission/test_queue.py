@@ -397,6 +397,59 @@ def test_aged_ones_get_their_turn_but_never_all_turns() -> None:
     assert all(not (one == other == "b") for one, other in itertools.pairwise(starts))
 
 
+def test_stalled_readers_cannot_keep_all_slots() -> None:
+    """Sixteen of them: eight hold slots, four are parked; each that comes then is served within seconds."""
+    queue = queue_of(slots=8, max_parked=8, max_waiting=64, patience=1e9)
+    for number in range(16):
+        fill(queue, f"s{number}")
+        queue.hold(f"s{number}", True)
+    assert (queue.running, queue.parked, queue.waiting) == (8, 4, 4)
+    queue.offer(request("alive"), 1.0)
+    assert queue.decide(1.0) == Decision()
+    assert queue.decide(3.0) == Decision(
+        unseat=("s4", "s5", "s6", "s7", "s8"), start=("s12", "s13", "s14", "s15", "alive")
+    )
+    queue.hold("s4", False)
+    assert queue.decide(4.0) == Decision(unseat=("s9",), resume=("s4",)), "its reader is back"
+    queue.release("s4", 5.0)
+    for number in (0, 5, 10, 12):
+        queue.release(f"s{number}", 6.0)
+    assert (queue.running, queue.parked) == (5, 3 + 4)
+
+
+def test_nobody_is_set_aside_for_nobody() -> None:
+    queue = queue_of(slots=1, max_parked=0)
+    fill(queue, "slow")
+    queue.hold("slow", True)
+    assert queue.decide(0.0) == Decision(park=("slow",)), "held, on its slot"
+    assert queue.decide(99.0) == Decision()
+    queue.offer(request("other"), 100.0)
+    assert queue.decide(100.0) == Decision(unseat=("slow",), start=("other",))
+
+
+@pytest.mark.parametrize(("level", "after"), [("standard", 10.0), ("background", 20.0)])
+def test_streams_that_displace_it_do_not_starve_one_that_waits_alone(level: Level, after: float) -> None:
+    """Nobody of a higher level waits, and slots are free: only those that run are in its way."""
+    queue = queue_of(slots=8, ageing_s=10)
+    fill(queue, *(f"i{number}" for number in range(6)), level="interactive")
+    queue.offer(request("low", level), 0.0)
+    assert queue.decide(after - 1) == Decision()
+    assert queue.decide(after + 0.1) == Decision(start=("low",))
+    queue.offer(request("i6", "interactive"), after + 1)
+    queue.offer(request("critical", "critical"), after + 1)
+    assert sorted(queue.decide(after + 1).start) == ["critical"], "it is not parked, and one slot was left"
+
+
+def test_the_aged_follow_each_other_on_one_slot() -> None:
+    queue = queue_of(slots=8, ageing_s=10)
+    fill(queue, *(f"i{number}" for number in range(4)), level="interactive")
+    for number in range(3):
+        queue.offer(request(f"b{number}", "background"), 0.0)
+    assert queue.decide(25.0) == Decision(start=("b0",)), "four slots are free, one is for the aged"
+    queue.release("b0", 26.0)
+    assert queue.decide(26.0) == Decision(start=("b1",))
+
+
 def test_one_that_runs_by_its_age_keeps_its_slot() -> None:
     queue = queue_of(slots=1, ageing_s=10)
     fill(queue, "runs", level="critical")

@@ -162,6 +162,27 @@ def test_what_tomllib_itself_cannot_bear_is_told_too(value: str) -> None:
         parse(f"default = {value}")
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[default]\na" + ".a" * 65 + " = 1\n", "line 2: no key.*64 dots"),
+        ("a" + ".a" * 500_000 + " = 1", "line 1: no key.*64 dots"),
+        ("".join(f"a{number:x}.b.c.d.e.f.g.h.i.j = 1\n" for number in range(30_000)), "more tables than"),
+        ("[[a]]\n" * 130_000, "more tables than"),
+        ("a = [" + "{}," * 250_000 + "]", "more tables than"),
+    ],
+    ids=["deep", "very deep", "dotted", "tables", "inline"],
+)
+def test_what_would_take_tomllib_gigabytes_is_refused_unread(text: str, complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        parse(text, "quota.toml")
+
+
+def test_ten_thousand_keys_are_within_the_bounds() -> None:
+    keys = (f'[tenants.t.keys."a.{number}"]\nkey_sha256 = "{number:064x}"\n' for number in range(8000))
+    assert len(parse("".join(keys)).holders) == 8000
+
+
 def test_a_holder_of_the_default_has_no_key() -> None:
     with pytest.raises(SettingsError, match=r"line 2: `default.key` is not known"):
         read(f'[default]\nkey = "{KEY}"\n')

@@ -30,7 +30,12 @@ def test_absurd_rules_are_refused(changes: dict[str, float], complaint: str) -> 
 def test_lower_levels_are_promised_less() -> None:
     bounds = [wait_bound_s(Rules(), level, 8, 10.0) for level in LEVELS]
     assert bounds == sorted(bounds)
-    assert bounds[3] - bounds[0] == pytest.approx(3 * 120)
+    assert bounds[3] - bounds[0] == pytest.approx(3 * 30)
+
+
+def test_one_that_waits_alone_is_promised_a_slot_within_minutes() -> None:
+    assert wait_bound_s(Rules(), "background", 8, 20.0, ahead=0) == pytest.approx(3 * 30 + 20.0, abs=0.1)
+    assert wait_bound_s(Rules(), "background", 8, 20.0, ahead=3) == pytest.approx(3 * 30 + 80.0, abs=0.1)
 
 
 def test_the_bound_grows_with_what_may_wait_and_falls_with_slots() -> None:
@@ -41,10 +46,9 @@ def test_the_bound_grows_with_what_may_wait_and_falls_with_slots() -> None:
     assert wait_bound_s(more, "background", 8, 10.0) > wait_bound_s(rules, "background", 8, 10.0)
 
 
-def test_slots_that_urgent_requests_keep_free_start_nobody() -> None:
-    alone = wait_bound_s(Rules(preempt="never"), "background", 8, 10.0)
-    assert alone == wait_bound_s(Rules(displaces=1), "background", 8, 10.0)
-    assert wait_bound_s(Rules(displaces=4), "background", 8, 10.0) > 3 * (alone - 3 * 120)
+def test_where_slots_are_few_they_are_not_handed_on_by_age() -> None:
+    few, more = (wait_bound_s(Rules(), "background", slots, 10.0, ahead=4) - 90 for slots in (3, 4))
+    assert few == pytest.approx(8 * more, rel=0.01)
 
 
 def test_plain_fifo_ages_nobody() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.admission.lane import Ticket
-from node.admission.slots import Slots
+from node.admission.slots import MOST_SET_ASIDE, STALLED_S, Slots
 
 
 def ticket(id: str, rank: int, *, lags: bool = False, aged: bool = False) -> Ticket:
@@ -72,6 +72,29 @@ def test_laggards_leave_half_of_the_room() -> None:
     assert len(slots_with(ticket("a", 2, lags=True), max_parked=1).laggards()) == 1
 
 
+def test_who_has_stalled_longest_is_set_aside_and_takes_no_room() -> None:
+    late, early, brief, reads = (ticket(name, 2, lags=name != "reads") for name in ("late", "early", "brief", "reads"))
+    late.lags_at, early.lags_at, brief.lags_at = 5.0, 4.0, 6.5
+    slots = slots_with(late, early, brief, reads, max_parked=0)
+    assert slots.stalled(4.0 + STALLED_S - 0.1) is None
+    assert slots.stalled(6.0 + STALLED_S) is early
+    slots.put_aside(early, 9.0)
+    assert (list(slots.set_aside), slots.free, early.state) == (["early"], 1, "parked")
+    slots.take(early, 10.0)
+    assert (slots.set_aside, slots.free) == ({}, 0)
+    slots.put_aside(early, 11.0)
+    slots.leave(early, 12.0)
+    assert slots.set_aside == {}
+
+
+def test_no_more_than_so_many_are_set_aside() -> None:
+    stalled = ticket("x", 2, lags=True)
+    stalled.lags_at = 0.0
+    slots = slots_with(stalled)
+    slots.set_aside = {str(number): ticket(str(number), 2) for number in range(MOST_SET_ASIDE)}
+    assert slots.stalled(99.0) is None
+
+
 @pytest.mark.parametrize(
     ("urgent_running", "lower_running", "left"), [(0, 0, 8), (0, 5, 3), (1, 0, 5), (1, 5, 0), (2, 1, 1), (3, 2, -2)]
 )
@@ -87,6 +110,22 @@ def test_what_is_open_to_whom() -> None:
     assert slots.open_to(1) == 7
     assert slots.open_to(2) == 3, "5 less the 2 that run"
     assert slots_with(*(ticket(str(n), 3) for n in range(4)), urgent=-1).open_to(0) == 0
+
+
+def test_one_slot_in_eight_is_for_the_aged() -> None:
+    assert slots_with(ticket("low", 3), count=8).open_to_aged
+    assert not slots_with(ticket("aged", 3, aged=True), count=8).open_to_aged
+    assert slots_with(ticket("aged", 3, aged=True), count=16).open_to_aged
+    assert slots_with(ticket("aged", 3, aged=True, lags=True), count=8).open_to_aged
+    slots = slots_with(count=8)
+    assert not slots.small
+    slots.limit = 3
+    assert slots.small
+
+
+def test_the_highest_is_of_those_that_make_tokens() -> None:
+    assert slots_with(ticket("lags", 0, lags=True), ticket("i", 1), ticket("b", 3)).highest == 1
+    assert slots_with().highest is None
 
 
 def test_a_lowered_limit_displaces_nobody_by_itself() -> None:

@@ -14,6 +14,8 @@ from node.errors import Expired, Overloaded, RateLimited, TooLarge
 from node.generation import Caller, Event, Failed, Finished, Request, Started, Token
 from tests.support.sources import HandSource
 
+CONTEXT = 1000
+
 
 class Clock:
     now = 6000.0
@@ -25,7 +27,7 @@ class Clock:
 def made(rates: Rates | None, model: str = "m") -> tuple[Toll, HandSource, Clock]:
     source, clock = HandSource(), Clock()
     quotas = Quotas({"ann": Holder("acme", "ann", _any_model=Allowance(user=rates))})
-    return Toll(source, quotas, model, clock), source, clock
+    return Toll(source, quotas, model, clock, context=CONTEXT), source, clock
 
 
 def request(id: str, prompt: int = 10, max_tokens: int = 40, user: str = "ann", **more: Any) -> Request:
@@ -91,6 +93,44 @@ def test_an_answer_is_cut_to_a_burst_and_a_prompt_beyond_it_is_refused_for_good(
     assert toll.status()["too_large"] == 1
     tokens(source, "a", 2)
     assert seen == [Started(), Token(1, b"x"), Token(1, b"x"), Finished("stop", 10, 2)]
+
+
+def test_without_a_length_several_answers_run_and_grow() -> None:
+    toll, source, _ = made(Rates(output=160, burst=0.5))  # a burst of 80, slices of 10
+    seen: dict[str, list[Event]] = {name: [] for name in "abc"}
+    for name in "ab":
+        toll.submit(request(name, max_tokens=CONTEXT - 10), seen[name].append)
+        assert source.requests[name].max_tokens == 80, "no answer is longer than a burst"
+    assert toll.headers("a")()["x-ratelimit-remaining-tokens"] == "60"
+    for _ in range(35):
+        source.emit("a", Token(1, b"x"))
+    assert toll.headers("a")()["x-ratelimit-remaining-tokens"] == "30"
+    for _ in range(35):
+        source.emit("a", Token(1, b"x"))
+    assert source.cancelled == ["a"], "70 of the 80 are its own, 10 the other's"
+    assert seen["a"][-1] == Finished("length", 10, 70)
+    source.emit("a", Token(1, b"late"))
+    source.emit("a", Finished("cancelled", 10, 71))
+    assert len(seen["a"]) == 71
+    with pytest.raises(RateLimited):
+        toll.submit(request("c", max_tokens=CONTEXT - 10), ignore)
+    tokens(source, "b", 10)
+    assert toll.status()["under_way"] == 0
+
+
+def test_a_length_that_was_asked_for_is_reserved_whole() -> None:
+    toll, _, _ = made(Rates(output=160, burst=0.5))
+    toll.submit(request("a", max_tokens=70), ignore)
+    with pytest.raises(RateLimited):
+        toll.submit(request("b", max_tokens=CONTEXT - 11), ignore)
+
+
+def test_an_answer_that_grows_stops_at_a_burst() -> None:
+    toll, source, _ = made(Rates(output=160, burst=0.5))
+    toll.submit(request("a", max_tokens=CONTEXT - 10), ignore)
+    tokens(source, "a", 80)
+    assert source.cancelled == []
+    assert toll.status()["under_way"] == 0
 
 
 def test_a_refusal_behind_it_costs_nothing() -> None:

@@ -37,7 +37,10 @@ def setting(name: str, **turns: Sequence[Outcome]) -> Setting:
 
 
 def found(test: Overload) -> dict[str, object]:
-    return {figure.name: (round(figure.value, 3), figure.met) for figure in figures(test, 62.0, lambda held: 10 + held)}
+    return {
+        figure.name: (round(figure.value, 3), figure.met)
+        for figure in figures(test, 62.0, lambda held, ahead: 10 + held)
+    }
 
 
 def test_everything_that_is_promised_is_judged_at_the_highest_rate() -> None:
@@ -106,7 +109,7 @@ async def test_two_settings_take_turns(echo_process: NodeProcess) -> None:
     assert [line.rpartition(", ")[2] for line in said[2:]] == ["as set", "other"] * 2
     assert test.objective.alone.base_s > 0
     assert any("requests/s of this kind" in fact for fact in test.facts)
-    lines = {figure.name: figure for figure in overload.figures(test, 62.0, lambda held: 60.0)}
+    lines = {figure.name: figure for figure in overload.figures(test, 62.0, lambda held, ahead: 60.0)}
     assert lines["requests that hung or failed"].met
 
 

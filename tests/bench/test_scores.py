@@ -16,6 +16,7 @@ from node.bench.scores import (
     goodput,
     level_figures,
     longest_held_s,
+    most_at_once,
     problems,
     throughput,
     ttft,
@@ -120,3 +121,10 @@ def test_the_longest_time_in_a_slot() -> None:
     runs = [Run([outcome(9, 9.4), outcome(ending="refused")], 1), Run([outcome(1, 4)], 1)]
     assert longest_held_s(runs, OBJECTIVE) == pytest.approx(3.1)
     assert longest_held_s([], OBJECTIVE) == 0
+
+
+def test_how_many_were_in_the_node_together() -> None:
+    first, second, third = (outcome(0.5, 1.0, due=due) for due in (0.0, 0.9, 2.0))
+    refused = outcome(ending="refused")
+    assert most_at_once([Run([first, second, third, refused], 3)]) == 2
+    assert most_at_once([Run([refused], 3)]) == 0

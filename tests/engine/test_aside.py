@@ -134,6 +134,27 @@ def test_a_held_prompt_is_read_no_further_and_gives_way_to_another(engine: Llama
     assert len(outcomes["long"].tokens) == 4
 
 
+def test_what_was_read_waits_for_cells_and_nobody_takes_them(engine: LlamaEngine) -> None:
+    alone = run(engine, [long(engine, words=1500)])["long"].text
+    engine.warm = None
+    outcomes = begin(engine) | {"late": Outcome()}
+    engine.add(long(engine, words=1500))
+    while engine._side._reading is None or not engine._side._reading[0].ended:
+        take(engine, outcomes)
+    engine._sequences["long"].due = True
+    while len(outcomes["stream"].tokens) < 560:  # it has grown into the cells that the other would need
+        take(engine, outcomes)
+    assert not outcomes["long"].tokens
+    engine.add(stream(engine, "late", 4))
+    for _ in range(5):
+        take(engine, outcomes)
+    assert not outcomes["late"].tokens, "it would fit, but in cells that are kept"
+    engine.cancel("stream")
+    while outcomes["late"].end is None or outcomes["long"].end is None:
+        take(engine, outcomes)
+    assert outcomes["long"].text == alone
+
+
 def test_without_memory_for_it_the_prompt_is_read_among_the_streams(
     engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,27 @@ def test_an_urgent_prompt_is_read_first_but_the_others_do_not_starve() -> None:
     assert plan.chunks == (Chunk(0, 12, True), Chunk(1, 40, True), Chunk(2, 4, False), Chunk(3, 8, False))
 
 
+def test_a_quarter_is_for_what_is_due_and_urgent_ones_have_the_rest() -> None:
+    rows = [Row(9, 3000, 200, 3, due=True), Row(0, 3000, 0, 1), Row(1, 3000, 0, 2)]
+    plan = plan_step(rows, cells=9000, budget=64, limit=512)
+    assert {chunk.slot: chunk.tokens for chunk in plan.chunks} == {9: 16, 0: 48}
+
+
+def test_cells_that_are_kept_begin_nobody_else() -> None:
+    rows = [Row(0, 1, 30), Row(1, 40, 0)]
+    assert plan_step(rows, cells=100, budget=64, limit=512, kept=30).chunks[1:] == ()
+    assert plan_step(rows, cells=100, budget=64, limit=512, kept=29).chunks[1:] == (Chunk(1, 40, True),)
+    half_read = [Row(0, 1, 30), Row(1, 40, 10)]
+    assert plan_step(half_read, cells=100, budget=64, limit=512, kept=90).chunks[1:] == (Chunk(1, 40, True),)
+
+
+def test_what_is_due_waits_for_cells_before_all_others_and_keeps_them() -> None:
+    rows = [Row(2, 70, 0, 3, due=True), Row(0, 1, 40, 0), Row(1, 20, 0, 0)]
+    assert plan_step(rows, cells=100, budget=64, limit=512).chunks == (Chunk(0, 1, True),)
+    streams = [Row(2, 1, 60, 3, due=True), Row(0, 1, 40, 0)]
+    assert plan_step(streams, cells=100, budget=64, limit=512) == Plan((Chunk(2, 1, True),), preempted=(0,))
+
+
 def test_the_least_budget_is_for_the_most_urgent() -> None:
     assert plan_step([Row(0, 90, 0, 0), Row(1, 9, 0, 2)], cells=100, budget=1, limit=8).chunks == (Chunk(0, 1, False),)
 

@@ -149,3 +149,26 @@ async def test_what_waited_too_long_is_a_504_with_the_reason() -> None:
     async with serving(service) as url:
         status, error = await refused(url, chat())
     assert (status, error["code"], error["message"]) == (504, "expired", "No slot became free in time.")
+
+
+async def test_a_stream_that_expired_before_its_first_byte_says_so_in_its_status() -> None:
+    service, source = scripted(0.05, Expired("No slot became free in time."))
+    async with serving(service) as url:
+        status, error = await refused(url, chat(stream=True, ttl_s=30))
+        assert (status, error["code"]) == (504, "expired")
+        source.script = ("Hel", 0.05, Expired("Too late for a status."))
+        status, body, _ = await post(url + PATH, chat(stream=True, ttl_s=30))
+        assert status == 200
+        assert b"Hel" in body
+        assert b"Too late for a status." in body
+
+
+async def test_a_stream_that_began_in_time_is_not_held_back() -> None:
+    service, source = scripted("Hello")
+    gate = asyncio.Event()
+    source.script = (gate, "Hello")
+    async with serving(service) as url, aiohttp.ClientSession() as client:
+        async with client.post(url + PATH, json=chat(stream=True, ttl_s=0.05)) as response:
+            assert response.status == 200, "its time has passed, so it has a slot and reads a long prompt"
+            gate.set()
+            assert b"Hello" in await response.read()

@@ -19,7 +19,7 @@ from tests.server.wire import chat, events, post, text_of
 from tests.support.service import ScriptedService, running_app, scripted
 
 PATH = "/v1/chat/completions"
-ASKED = Request("a", (1, 2, 3), 50, sampling=Sampling(seed=7), caller=Caller("", "ann", "s1"))
+ASKED = Request("a", (1, 2, 3), 50, sampling=Sampling(temperature=0, seed=7), caller=Caller("", "ann", "s1"))
 END = Finished("stop", 3, 2)
 
 
@@ -33,7 +33,7 @@ def entries(*texts: str) -> tuple[Entry, ...]:
         replace(ASKED, id="b"),
         replace(ASKED, level="critical", ttl_s=3.0),
         replace(ASKED, caller=Caller("", "ann", "another session")),
-        replace(ASKED, sampling=Sampling(seed=8)),
+        replace(ASKED, sampling=Sampling(temperature=0, seed=8)),
     ],
 )
 def test_the_same_question(same: Request) -> None:
@@ -58,10 +58,15 @@ def test_another_question_or_another_caller(other: Request) -> None:
 
 
 def test_a_seed_that_was_chosen_counts_and_a_tenant_shares() -> None:
-    other = replace(ASKED, sampling=Sampling(seed=8))
-    assert question(ASKED, seeded=True) != question(other, seeded=True)
+    seven, eight = (replace(ASKED, sampling=Sampling(seed=seed)) for seed in (7, 8))
+    assert question(seven, seeded=True) != question(eight, seeded=True)
+    assert question(seven, seeded=True) == question(replace(seven, id="b"), seeded=True)
     ann, bob = (replace(ASKED, caller=Caller("acme", user)) for user in ("ann", "bob"))
     assert question(ann, seeded=True) == question(bob, seeded=True)
+
+
+def test_what_was_drawn_at_random_is_nobody_elses() -> None:
+    assert question(replace(ASKED, sampling=Sampling(temperature=0.1, seed=7)), seeded=False) == b""
 
 
 def test_answers_are_kept_for_a_while() -> None:
@@ -97,7 +102,7 @@ ALLOW = {"Outpost-Cached": "1"}
 
 
 async def ask(url: str, headers: dict[str, str] = ALLOW, **more: Any) -> tuple[str, Any, Any]:
-    status, body, answered = await post(url + PATH, chat(**more), headers)
+    status, body, answered = await post(url + PATH, chat(**({"temperature": 0} | more)), headers)
     assert status == 200, body
     told = json.loads(body)
     return told["choices"][0]["message"]["content"], told["usage"].get("outpost"), answered
@@ -125,14 +130,14 @@ async def test_it_is_streamed_like_any_other() -> None:
     async with running_app(app_of(service)) as url:
         await ask(url)
         service.admission.recalls = True
-        body = chat(stream=True, stream_options={"include_usage": True})
+        body = chat(stream=True, stream_options={"include_usage": True}, temperature=0)
         status, told, answered = await post(url + PATH, body, ALLOW)
         chunks = events(told)
         assert (status, text_of(chunks), answered["Outpost-Degraded"]) == (200, "Hello world.", "cached")
         assert chunks[-2]["usage"]["outpost"] == {"answer_cached": True}
         assert chunks[-2]["usage"]["completion_tokens"] == 4
         async with talking(url, headers=ALLOW) as talk:
-            await talk.ask("a")
+            await talk.ask("a", temperature=0)
             assert (await talk.until("accepted"))["degraded"] == ["cached"]
             assert (await talk.end("a"))["usage"]["outpost"] == {"answer_cached": True}
             assert talk.text("a") == "Hello world."
@@ -152,10 +157,22 @@ async def test_what_is_not_kept(why: str) -> None:
     service, source = scripted("Hel", "lo", " world.", *broken)
     async with running_app(app_of(service, "never" if why == "the operator's word" else "ask")) as url:
         service.admission.most_tokens = 2 if why == "shortened" else None
-        await post(url + PATH, chat(), ALLOW)
+        await post(url + PATH, chat(temperature=0), ALLOW)
         service.admission.most_tokens, service.admission.recalls = None, True
-        await post(url + PATH, chat(), ALLOW)
+        await post(url + PATH, chat(temperature=0), ALLOW)
     assert len(source.submitted) == 2
+
+
+async def test_a_random_answer_is_not_given_again_unless_its_seed_was_asked_for() -> None:
+    service, source = scripted()
+    async with running_app(app_of(service)) as url:
+        service.admission.recalls = True
+        for _ in range(2):
+            await ask(url, temperature=0.8)
+        assert len(source.submitted) == 2
+        for _ in range(2):
+            await ask(url, temperature=0.8, seed=7)
+        assert len(source.submitted) == 3
 
 
 async def test_a_header_that_makes_no_sense() -> None:
