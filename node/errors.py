@@ -22,7 +22,11 @@ NodeError
     ├── SettingsError         exit 2                       unknown key, wrong type, impossible combination
     ├── ModelFileError                                     missing, truncated, broken or unsupported weights
     ├── EnrolmentError                                     a key, certificate or list that makes no neighbour
-    └── PullError                                          download failed, wrong hash, no space
+    ├── PullError                                          download failed, wrong hash, no space
+    └── FleetError                                         an update is not possible; what was committed serves on
+        ├── TrustError                                     the fleet's repository is refused (kinds: fleet/refusal.py)
+        ├── Unreachable                                    the repository cannot be reached, or it is not the repository
+        └── FetchError                                     a model's bytes cannot be fetched (kinds: fleet/refusal.py)
 
 `code` is OpenAI's machine-readable code; `hint` says what to do next.
 """
@@ -168,4 +172,20 @@ class EnrolmentError(OperatorError):
 
 
 class PullError(OperatorError):
+    pass
+
+
+class FleetError(OperatorError):
+    pass
+
+
+class TrustError(FleetError):
+    pass
+
+
+class Unreachable(FleetError):
+    pass
+
+
+class FetchError(FleetError):
     pass

@@ -209,6 +209,35 @@ class Link(Section, frozen=True):
     "wired frames are checked, radio frames are corrected, too"
 
 
+class Fleet(Section, frozen=True):
+    url: str = ""
+    "the fleet's repository: an https: address, or a folder by its path (a USB stick); empty means no fleet"
+    root: str = ""
+    "root.json that came with this node by a safe way; empty means fleet/root.json in the data directory"
+    mirror: str = ""
+    "a copy of the repository on this site, asked for model files before fleet.url"
+    ca_file: str = ""
+    "PEM file with the authorities that sign fleet.url's certificate; empty means those of the system"
+    allow_http: bool = False
+    "whether fleet.url may be plain http: to another machine; signatures are checked all the same"
+    ring: str = ""
+    "the ring of the fleet that this node is in, for rollouts that name rings"
+    poll_s: float = 3600.0
+    "seconds between two looks at the repository, give or take a quarter"
+    metered: bool = False
+    "whether the way to fleet.url is paid by the byte"
+    metered_bytes: int = 16 << 20
+    "most bytes that one model file may take from fleet.url over a metered way; what needs more is refused"
+    unmetered_bytes: int = 0
+    "the same over a way that is not metered; 0 is no limit"
+    rate_bytes: int = 0
+    "most bytes a second from fleet.url; 0 is no limit"
+    lan_rate_bytes: int = 0
+    "most bytes a second from neighbours and fleet.mirror; 0 is no limit"
+    stall_s: float = 60.0
+    "seconds without a byte after which a source is left"
+
+
 class Tune(Section, frozen=True):
     use: bool = True
     "serve what `outpost tune --apply`, or the node by itself, found for this model on this machine"
@@ -250,6 +279,7 @@ class Settings(Section, frozen=True):
     websocket: Websocket = Websocket()
     prewarm: Prewarm = Prewarm()
     link: Link = Link()
+    fleet: Fleet = Fleet()
     tune: Tune = Tune()
     power: Power = Power()
     log: Log = Log()
