@@ -181,11 +181,11 @@ class Publication:
                 top.revoke_key(old, name)
                 top.add_key(new, name)
             self._changed.add("root")
-        delegated = "profiles" if role == "profiles" else "rollouts"
+        delegated: Role = "profiles" if role == "profiles" else "rollouts"
         hands = self.signed("targets")
         hands.revoke_key(old, delegated)
         hands.add_key(new, delegated)
-        self._changed.update({"targets", delegated})
+        self._changed |= {"targets", delegated}
 
     def reset_time(self) -> None:
         """Let the root keys say that it is now: nodes whose floor of the time is wrong come back to it."""
