@@ -15,6 +15,8 @@ NodeError
 ├── Overloaded                429  rate_limit_error        retry after `retry_after` seconds
 │   └── RateLimited           429                          a caller's own limit; `headers` hold its x-ratelimit-* values
 ├── Unavailable               503  server_error            draining, or no token decoded yet
+│   └── UpstreamFailed        503                          a neighbour or the cloud; `answered` is its HTTP status
+├── Filtered                  502  server_error            the cloud's content filter ended it; nobody goes on
 ├── Expired                   504  server_error            it waited longer than its time to live, and never ran
 ├── EngineFailed              500  server_error            the engine broke under a running request
 ├── StoreFailed               500  server_error            the node's database cannot do what it must
@@ -137,6 +139,19 @@ class Unavailable(NodeError):
     status = 503
     code = "unavailable"
     retryable = True
+
+
+class UpstreamFailed(Unavailable):
+    code = "upstream_failed"
+
+    def __init__(self, message: str, *, answered: int | None = None, retry_after: int | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.answered = answered
+
+
+class Filtered(NodeError):
+    status = 502
+    code = "content_filter"
 
 
 class Expired(NodeError):

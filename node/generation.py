@@ -2,7 +2,7 @@
 
 A request goes down as one `Request`; events come back through a `Sink`: a `Started` when its prompt is begun, any
 number of `Token`s, then exactly one `Finished`, `Embedded` or `Failed` (which may come without the others).
-A `TokenSource` is anything that can do that: the engine's worker, the queue in front of it, later a peer or the
+A `TokenSource` is anything that can do that: the engine's worker, the queue in front of it, a peer or the
 cloud; sources wrap each other, so that every stage has one shape.
 """
 
@@ -55,6 +55,18 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a chat asked in OpenAI's terms, for an upstream that knows no token ids.
+
+    `body` is the JSON object to send, without model, stream and length. `cloud` is the caller's own word on whether it
+    may leave the fleet; "" is none.
+    """
+
+    body: bytes
+    cloud: Literal["", "allow", "never"] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One piece of work for an engine. `logprobs` is how many alternatives to report per token; None is off.
 
@@ -67,6 +79,8 @@ class Request:
     there, and 0 on the others. None is a call of its own.
 
     Without `drafts` no token of the answer is guessed, which changes nothing but the speed, its own and that of others.
+
+    `asked` is None where nobody may answer who knows no token ids. `hops` is how many nodes have passed it on.
     """
 
     id: str
@@ -84,6 +98,8 @@ class Request:
     ttl_s: float | None = None
     batch: int | None = None
     drafts: bool = True
+    asked: Asked | None = None
+    hops: int = 0
 
     @property
     def admitted(self) -> bool:
@@ -93,9 +109,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request left the queue and holds a slot; `cached_tokens` of its prompt were warm already."""
+    """The request left the queue and holds a slot; `cached_tokens` of its prompt were warm already.
+
+    `place` says who answers, where that may be somebody else; another one that goes on in its place says so again.
+    """
 
     cached_tokens: int = 0
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +145,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a generation, with what it cost in tokens."""
+    """The end of a generation, with what it cost in tokens; `places` answered, one after the other, where told."""
 
     reason: Literal["stop", "length", "cancelled"]
     prompt_tokens: int
     completion_tokens: int
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import inspect
 import itertools
 import logging
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +24,8 @@ import msgspec
 
 from node.errors import SettingsError
 from node.ranges import RANGES
-from node.settings import SECTIONS, Engine, Section, Settings
+from node.redact import Redactor
+from node.settings import SECTIONS, Cloud, Engine, Section, Settings
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +177,7 @@ def check(settings: Settings) -> None:
         if not least <= value <= most:
             raise SettingsError(f"{section}.{key} must be between {least:g} and {most:g}, not {value:g}.")
     _check_engine(settings.engine)
+    _check_cloud(settings.cloud)
     server = settings.server
     if bool(server.tls_certificate) != bool(server.tls_key):
         raise SettingsError("server.tls_certificate and server.tls_key must be set together.")
@@ -200,3 +203,12 @@ def _check_engine(engine: Engine) -> None:
             f"A KV cache of {engine.kv_type} needs flash attention, but engine.flash_attention is off.",
             hint="Set engine.kv_type to f16, or engine.flash_attention to auto.",
         )
+
+
+def _check_cloud(cloud: Cloud) -> None:
+    if cloud.url and not re.fullmatch(r"https?://[^\s/@?#]+(?:/[^\s?#]*)?", cloud.url):
+        raise SettingsError(f"cloud.url must be like https://example.com/v1, not {cloud.url}.")
+    try:
+        Redactor(cloud.redact)
+    except ValueError as error:
+        raise SettingsError(f"cloud.redact: {error}.") from error

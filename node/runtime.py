@@ -29,6 +29,8 @@ from node.engine.power import Allowance, Look, look_at_machine, watch
 from node.errors import SettingsError, Unavailable
 from node.generation import Admission, Load, Model, Prewarming, Sampling, TokenSource, Warmth
 from node.machine.memory import memory, resident
+from node.mesh.crossing import Crossing
+from node.mesh.places import Neighbourhood
 from node.server.app import STREAMS, create_app
 from node.serving import Serving
 from node.settings import Settings, home
@@ -59,9 +61,16 @@ class Node:
     """A running node. `start` it, use `url`, `stop` it; it is also the server's `Service`.
 
     `tuning` is the command that tunes its model, for when it is idle; a node that is given none never tunes itself.
+    Without a `neighbourhood` it is alone.
     """
 
-    def __init__(self, settings: Settings, tuning: Sequence[str] = (), look: Look = look_at_machine) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tuning: Sequence[str] = (),
+        look: Look = look_at_machine,
+        neighbourhood: Neighbourhood | None = None,
+    ) -> None:
         self._settings = settings
         policy.rules(settings.queue)  # what is absurd is told before a model is loaded
         self._quotas = policy.quotas(settings)
@@ -73,7 +82,7 @@ class Node:
         self._runner: web.AppRunner | None = None
         path = _database_file(settings)
         self._database = Database(path, _SYNC[settings.streams.durability]) if path else None
-        self._serving = Serving(settings, self._quotas, self._database)
+        self._serving = Serving(settings, self._quotas, self._database, neighbourhood)
         self._entry: TokenSource | None = None  # what stands in front of the present model's queue
         self.url = ""
 
@@ -99,7 +108,12 @@ class Node:
 
     @property
     def admission(self) -> Admission:
-        return self._serving.reception
+        return self._serving.admission
+
+    @property
+    def crossing(self) -> Crossing:
+        """Who else may answer for the present model, and whom it answers for."""
+        return self._serving.crossing
 
     @property
     def sampling(self) -> Sampling:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from node.admission.gate import Gate
 from node.admission.quota import Quotas
 from node.admission.reception import Reception
 from node.engine.answers import Answers
@@ -23,9 +24,11 @@ from node.engine.blocks import BlockStore
 from node.engine.worker import Worker
 from node.errors import EngineFailed
 from node.fleet.model_file import model_file
-from node.generation import Failed, Load, Model, Request, Sampling, TokenSource
+from node.generation import Admission, Failed, Load, Model, Request, Sampling, TokenSource
 from node.machine.memory import Memory
-from node.prewarm.fingerprint import fingerprint
+from node.mesh.crossing import Crossing
+from node.mesh.places import Neighbourhood
+from node.prewarm.fingerprint import fingerprint, likeness
 from node.prewarm.history import History
 from node.prewarm.keeper import Keeper
 from node.prewarm.stock import Stock
@@ -40,8 +43,15 @@ log = logging.getLogger(__name__)
 class Serving:
     """`load` it, `keep`, use `source`; `let_go` and `stop` it. Raises ModelFileError where the model cannot be one."""
 
-    def __init__(self, settings: Settings, quotas: Quotas, database: Database | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        quotas: Quotas,
+        database: Database | None,
+        neighbourhood: Neighbourhood | None = None,
+    ) -> None:
         self.settings = settings
+        self._neighbourhood = neighbourhood
         self._quotas = quotas
         self._name, self._weights = model_file(settings)
         prewarm = settings.prewarm
@@ -53,6 +63,8 @@ class Serving:
         self.keeper = Keeper(prewarm, self.worker, History(prewarm, store), stock)
         self.model: Model
         self.reception: Reception
+        self.crossing: Crossing
+        self.admission: Admission
         self.decoded = False
 
     @property
@@ -75,7 +87,12 @@ class Serving:
         await self.worker.start()
         self.model = self.worker.model
         keeper = self.keeper
-        self.reception = Reception(keeper, self.model.info, self.settings, self._quotas, keeper.warm_share)
+        self.crossing = Crossing(self.settings, self.model, await self._likeness(), self._neighbourhood)
+        self.reception = Reception(
+            keeper, self.model.info, self.settings, self._quotas, keeper.warm_share, self._routed
+        )
+        self.admission = self.crossing.admission(self.reception)
+        await self.crossing.start()
 
     async def keep(self) -> None:
         """Take up the history of prompts and the folder of states; raises StoreFailed."""
@@ -85,8 +102,8 @@ class Serving:
         """Show that it really runs; raises EngineFailed."""
         prompt = tuple(self.model.encode("Hello"))
         request = Request("warm-up", prompt, 1, sampling=Sampling(temperature=0), ignore_eos=True)
-        session = Session(request, self.source)
-        self.source.submit(request, session.feed)
+        session = Session(request, self.reception.gate)  # nobody else is meant
+        self.reception.gate.submit(request, session.feed)
         end = await session.finished()
         if isinstance(end, Failed) or session.completion_tokens != 1:
             raise EngineFailed("The engine could not decode a first token.")
@@ -100,6 +117,7 @@ class Serving:
         try:
             async with asyncio.timeout(grace_s):
                 await gate.drained()
+                await self.crossing.drained()
         except TimeoutError:
             log.warning("the grace period is over", extra={"running": gate.running})
             return False
@@ -108,6 +126,7 @@ class Serving:
     async def stop(self, suspended: Iterable[Request] = ()) -> None:
         """Store what is warm, also of `suspended` requests that go on in the next life, and free the model."""
         await self.keeper.stop(suspended)
+        await self.crossing.stop()
         await self.worker.stop()
 
     def steer(self, machine: Memory) -> None:
@@ -137,7 +156,25 @@ class Serving:
             "kv": {"used": engine.kv_used, "total": engine.kv_total},
             "prewarm": self.keeper.status(),
             "drafts": {"proposed": engine.drafted, "accepted": engine.accepted},
+            **self.crossing.status(),
         }
+
+    def _routed(self, gate: Gate) -> TokenSource:
+        """What stands before the queue, and knows of others who might answer."""
+
+        def trouble() -> str:
+            return "its engine is broken" if self.worker.broken else ""
+
+        keeper = self.keeper
+        return self.crossing.stage(
+            gate, lambda: keeper.prefill_s, keeper.warm_share, lambda: self.reception.rung, trouble
+        )
+
+    async def _likeness(self) -> str:
+        """What tells neighbours with the very same model; a big model file is hashed for seconds, once."""
+        if self._neighbourhood is None:
+            return ""
+        return await asyncio.to_thread(likeness, self.settings.engine, self._weights, home())
 
     def _fingerprint(self, folder: Path) -> str:
         """Slow where a big model file is hashed for the first time; raises OSError."""

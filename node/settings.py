@@ -262,6 +262,46 @@ class Power(Section, frozen=True):
     "most CPU threads while this machine is so hot that it slows down, and a minute after; 0 takes as many as ever"
 
 
+class Routes(Section, frozen=True):
+    neighbour_s: float = 0.1
+    "seconds of waiting that asking a neighbour must save"
+    power_s: float = 0.5
+    "seconds of waiting that it is worth to spare a battery, or a machine that is too hot"
+    share: float = 0.5
+    "part of the slots that neighbours may take here; 0 answers for none"
+    hops: int = 1
+    "how many nodes may pass a request on, one to the next"
+    silence_s: float = 1.0
+    "silence of a neighbour after which its answer goes on elsewhere"
+    hedge_share: float = 0.05
+    "part of the requests that a second node may be asked, where the first is later than usual; 0 is none"
+
+
+class Cloud(Section, frozen=True):
+    url: str = ""
+    "base URL of an OpenAI-compatible API, like https://example.com/v1, for what is too slow here; empty is none"
+    model: str = ""
+    "model to ask for there; empty names none"
+    api_key_file: str = ""
+    "file with the API key"
+    api_key_env: str = ""
+    "environment variable with the API key, where there is no file"
+    policy: Literal["never", "ask", "redacted", "always"] = "never"
+    "what may go there: never anything, ask for what its caller allows (Outpost-Cloud: allow), redacted or always all"
+    redact: tuple[str, ...] = ("email", "phone", "card", "iban", "ip")
+    "what is taken out (policy redacted): these names, or regular expressions with bounded, possessive repeats"
+    continues: bool = True
+    "whether it goes on from a begun answer (continue_final_message, as vLLM and Outpost do); else none is moved there"
+    handicap_s: float = 2.0
+    "seconds of waiting that asking the cloud must save, for its price"
+    metered: bool = False
+    "the way there costs by the byte: ask only where nobody else can answer"
+    first_s: float = 20.0
+    "longest wait for its first word"
+    silence_s: float = 10.0
+    "longest silence after that; then the answer goes on elsewhere"
+
+
 class Log(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     "least severe records written"
@@ -282,6 +322,8 @@ class Settings(Section, frozen=True):
     fleet: Fleet = Fleet()
     tune: Tune = Tune()
     power: Power = Power()
+    routes: Routes = Routes()
+    cloud: Cloud = Cloud()
     log: Log = Log()
 
 

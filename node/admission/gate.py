@@ -15,7 +15,7 @@ from node.admission.queue import AdmissionQueue
 from node.admission.rules import Rules
 from node.admission.sensors import Fate, Sensors
 from node.errors import Expired, NodeError, Unavailable
-from node.generation import LEVELS, Caller, Embedded, Event, Failed, Finished, Request, Sink, Token, TokenSource
+from node.generation import LEVELS, Caller, Embedded, Event, Failed, Finished, Level, Request, Sink, Token, TokenSource
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,14 @@ class Gate:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    def wait_s(self, level: Level) -> float:
+        """How long a newcomer of this level would wait for a slot now."""
+        return self._queue.predicted_wait_s(level, self._clock())
+
+    def gap_s(self) -> float | None:
+        """The usual time between two tokens, in the last seconds; None while nothing streams."""
+        return self.sensors.pace.percentile(0.5, self._clock())
 
     def submit(self, request: Request, sink: Sink) -> None:
         """Run or queue `request`; raises Overloaded when there is no room for it and Unavailable once closed."""

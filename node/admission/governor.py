@@ -58,6 +58,11 @@ class Governor:
         return self._ladder.rung
 
     @property
+    def height(self) -> int:
+        """How many rungs up it stands; 0 is normal."""
+        return RUNGS.index(self._ladder.rung)
+
+    @property
     def recalls(self) -> bool:
         """Whether an answer that was just given may be given again."""
         return effect(self.rung, "standard").cached

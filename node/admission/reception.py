@@ -18,6 +18,8 @@ from node.settings import Settings
 class Reception:
     """Requests go in at `source`; `gate` is where they wait. Also the server's `Admission`.
 
+    `route` may put a stage between limits and queue, so that what is answered elsewhere waits for no slot.
+
     With queue.policy "fifo" nothing steers: requests run in order of arrival, as many as there are slots.
     """
 
@@ -28,13 +30,19 @@ class Reception:
         settings: Settings,
         quotas: Quotas,
         warm_share: WarmShare = nothing_warm,
+        route: Callable[[Gate], TokenSource] = lambda gate: gate,
     ) -> None:
         steered = settings.queue.policy == "levels"
         self._governor = Governor(info.slots, policy.objectives(settings.load)) if steered else None
         rules = policy.rules(settings.queue)
         self.gate = Gate(behind, info.slots, rules, info.parked, warm_share, self._governor)
-        self._toll = Toll(self.gate, quotas, info.id, context=info.context)
+        self._toll = Toll(route(self.gate), quotas, info.id, context=info.context)
         self.source: TokenSource = self._toll
+
+    @property
+    def rung(self) -> int:
+        """How many rungs of the ladder it has gone up; 0 is normal."""
+        return 0 if self._governor is None else self._governor.height
 
     @property
     def recalls(self) -> bool:

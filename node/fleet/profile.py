@@ -45,9 +45,9 @@ OWN = frozenset(
     {
         *("server.host", "server.port", "server.api_keys", "server.tls_certificate", "server.tls_key"),
         *("link.port", "link.public_port", "link.serial", "limits.quota_file", "streams.database", "prewarm.folder"),
-        *("engine.oversize", "model.variant"),
         *("fleet.url", "fleet.root", "fleet.mirror", "fleet.ca_file", "fleet.allow_http", "fleet.ring"),
         *("fleet.metered", "fleet.metered_bytes", "fleet.unmetered_bytes"),
+        *("engine.oversize", "model.variant", "cloud.api_key_file", "cloud.api_key_env"),
     }
 )
 

@@ -40,6 +40,33 @@ def fingerprint(settings: Engine, weights: Path | None, folder: Path) -> str:
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
+def likeness(settings: Engine, weights: Path | None, folder: Path) -> str:
+    """A digest that two nodes share when they make the same tokens of the same request; raises OSError.
+
+    Of an ONNX model, which is a folder, it takes the names, sizes and ends of its files.
+    """
+    if weights is None:
+        model = ""
+    elif weights.is_dir():
+        model = hashlib.sha256(b"".join(map(_ends, sorted(weights.iterdir())))).hexdigest()
+    else:
+        model = hash_of(weights, folder)
+    parts = [settings.kind, settings.kv_type, model, _library(settings.kind)]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
+
+
+def _ends(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _CHUNK))
+        last = file.read(_CHUNK)
+        file.seek(0)
+        first = file.read(_CHUNK)
+    return hashlib.sha256(f"{path.name} {size} ".encode() + first + last).digest()
+
+
 def hash_of(weights: Path, folder: Path) -> str:
     """The SHA-256 of a model file, remembered in `folder` while size and time of change stay; raises OSError."""
     if (known := _remembered(weights, folder)) is not None:

@@ -126,6 +126,11 @@ class Keeper:
         else:
             self._source.hold(request_id, held)
 
+    @property
+    def prefill_s(self) -> float:
+        """Seconds that reading a token of a prompt takes, as measured."""
+        return self._stock.costs.prefill_s
+
     def warm_share(self, prompt: tuple[int, ...], caller: Caller) -> float:
         """What part of a prompt this node need not read for this caller."""
         if not self._stock.usable or not prompt:

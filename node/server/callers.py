@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ PRIORITY: Final = "Outpost-Priority"
 TTL: Final = "Outpost-TTL"
 SESSION: Final = "Outpost-Session"
 CACHED: Final = "Outpost-Cached"
+CLOUD: Final = "Outpost-Cloud"
 MOST_TTL_S: Final = 7 * 86_400.0
 _TIERS: Final[Mapping[str, Level | None]] = {
     **{"auto": None, "default": None},
@@ -33,13 +34,15 @@ _TIERS: Final[Mapping[str, Level | None]] = {
 class Wish:
     """What a request says itself; None and "" where it says nothing. `session` is the client's own name for it.
 
-    `recall` allows an identical question's recent answer when the node is overloaded.
+    `recall` allows an identical question's recent answer when the node is overloaded. `cloud` is whether it may leave
+    the fleet.
     """
 
     level: Level | None = None
     ttl_s: float | None = None
     session: str = ""
     recall: bool = False
+    cloud: Literal["", "allow", "never"] = ""
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +78,7 @@ def wish_in(headers: Mapping[str, str]) -> Wish:
         None if ttl is None else _ttl(_number(ttl), TTL),
         headers.get(SESSION, ""),
         recall == "1",
+        _cloud(headers.get(CLOUD, "").strip().lower()),
     )
 
 
@@ -100,7 +104,9 @@ class Asker:
         # The address last: many people may share one, and one may have many.
         name = wish.session or self.wish.session or f"\0{self.address}"
         caller = Caller(self.holder.tenant, self.user, self.digest(f"{self.user}\0{name}"))
-        return replace(request, caller=caller, level=level, ttl_s=self.wish.ttl_s if wish.ttl_s is None else wish.ttl_s)
+        asked = request.asked and replace(request.asked, cloud=self.wish.cloud)
+        ttl_s = self.wish.ttl_s if wish.ttl_s is None else wish.ttl_s
+        return replace(request, caller=caller, level=level, ttl_s=ttl_s, asked=asked)
 
 
 class Callers:
@@ -129,6 +135,12 @@ def _level(value: Any, param: str) -> Level:
     if value not in LEVELS:
         raise InvalidRequest(f"`{param}` must be one of: {', '.join(LEVELS)}.", param=param)
     return LEVELS[LEVELS.index(value)]
+
+
+def _cloud(text: str) -> Literal["", "allow", "never"]:
+    if text not in ("", "allow", "never"):
+        raise InvalidRequest(f"The header {CLOUD} must be allow or never.", param=CLOUD)
+    return text  # type: ignore[return-value]  # it was just compared
 
 
 def _number(text: str) -> float:

@@ -24,6 +24,7 @@ from node.server.answer import Answerer
 from node.server.boundary import read_body
 from node.server.callers import Asker
 from node.server.calls import ToolCallParser
+from node.server.outward import asked_of
 from node.server.replies import ChatReply, Reply, TextReply
 from node.server.work import Work
 from node.settings import Settings
@@ -105,7 +106,11 @@ class Completions:
         model, body = self._service.model, origin.body
         call = openai.parse_chat(body, model.info, self._service.sampling, self._new_seed)
         prompt = model.chat(call.messages, call.tools)
+        if call.begun:
+            prompt += model.encode(call.begun)[len(model.encode("")) :]
         request = _request(f"chatcmpl-{origin.serial}", model, prompt, call.options, "messages")
+        if self._settings.cloud.url:
+            request = replace(request, asked=asked_of(call.form, call.messages, call.tools))
         check_constraint(model, call.options, "tools" if call.tools else "response_format")
         return _Asked(request, call.options, partial(_chat_reply, model=model, origin=origin, call=call))
 

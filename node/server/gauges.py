@@ -1,4 +1,4 @@
-"""What admission says of itself, in Prometheus' terms: depth and wait of the queue, limits, ladder, concurrency.
+"""What admission and routing say of themselves, in Prometheus' terms: queue, limits, ladder, concurrency, who answers.
 
 Read from the service's status when somebody looks; a part that is not there has no figures.
 """
@@ -30,6 +30,8 @@ class Gauges(Collector):
             yield from _queue(queue)
         if load := status.get("load"):
             yield from _load(load)
+        if routes := status.get("routes"):
+            yield from _routes(routes)
         if limits := status.get("limits"):
             decisions = CounterMetricFamily("llm_limit_decisions", "Requests by what limits said", labels=["decision"])
             for decision in ("allowed", "limited", "too_large"):
@@ -69,3 +71,23 @@ def _load(load: Mapping[str, Any]) -> Iterator[Metric]:
         for way, count in taken.items():
             steps.add_metric([name, way], count)
     yield from (rung, steps)
+
+
+def _routes(routes: Mapping[str, Any]) -> Iterator[Metric]:
+    decided = CounterMetricFamily(
+        "llm_route_decisions", "Requests by who was to answer, and why", labels=["place", "why"]
+    )
+    for place, reasons in routes["decided"].items():
+        for why, count in reasons.items():
+            decided.add_metric([place, why], count)
+    moved = CounterMetricFamily("llm_failovers", "Streams that went on elsewhere", labels=["way"])
+    for way, told in routes["failovers"].items():
+        moved.add_metric([way], told["count"])
+    yield from (decided, moved)
+    yield CounterMetricFamily("llm_hedges", "Second nodes that were asked because the first was late", routes["hedges"])
+    if routes["pause_p95_s"] is not None:
+        yield GaugeMetricFamily("llm_failover_pause_p95_seconds", "Pause of late failovers", routes["pause_p95_s"])
+    usable = GaugeMetricFamily("llm_upstream_usable", "1 for an upstream that may be asked now", labels=["place"])
+    for name, upstream in routes["upstreams"].items():
+        usable.add_metric([name], float(upstream["blocked"] is None))
+    yield usable

@@ -22,6 +22,7 @@ _ALLOWED_HEADERS = "authorization, content-type"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?: ?, ?[A-Za-z0-9-]+){0,63}")
 _EXPOSED_HEADERS = (
     "x-request-id, retry-after, outpost-stream, outpost-priority, outpost-degraded, outpost-cached, "
+    "outpost-served-by, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from node.errors import InvalidRequest, ModelNotFound, Unsupported
@@ -32,11 +32,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """POST /v1/chat/completions. `tools` is empty where no call may be made."""
+    """POST /v1/chat/completions. `tools` is empty where no call may be made.
+
+    `begun` is how the answer begins already, and is not said again; `form` is what was sent.
+    """
 
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...]
     options: Options
+    begun: str
+    form: ChatBody = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,8 @@ class ChatBody(fields.Common, frozen=True, kw_only=True):
     web_search_options: Any = None
     functions: Any = None
     function_call: Any = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
 
@@ -125,7 +132,8 @@ def parse_chat(body: bytes, info: ModelInfo, defaults: Sampling, new_seed: Calla
     limit = form.max_tokens if form.max_completion_tokens is None else form.max_completion_tokens
     fields.within(name, limit, 1, fields.MAX_TOKENS)
     options = _options(form, info, defaults, new_seed, call_form or answer_form, limit, _top_logprobs(form))
-    return ChatCall(conversation, offered if call_form else (), options)
+    begun = _begun(form, conversation, shaped=bool(call_form or answer_form))
+    return ChatCall(conversation[:-1] if begun else conversation, offered if call_form else (), options, begun, form)
 
 
 def parse_completion(body: bytes, info: ModelInfo, defaults: Sampling, new_seed: Callable[[], int]) -> CompletionCall:
@@ -191,6 +199,28 @@ def _options(
         wish=wish_of(form),
         seeded=form.seed is not None,
     )
+
+
+def _begun(form: ChatBody, conversation: tuple[dict[str, Any], ...], *, shaped: bool) -> str:
+    """The last message, where the answer is to go on after it."""
+    if not form.continue_final_message:
+        if form.add_generation_prompt is False:
+            raise Unsupported(
+                "`add_generation_prompt`: false goes with `continue_final_message`: true.",
+                param="add_generation_prompt",
+            )
+        return ""
+    last = conversation[-1]
+    if form.add_generation_prompt:
+        raise InvalidRequest("Either a message goes on, or a new one begins.", param="add_generation_prompt")
+    if last["role"] != "assistant" or "tool_calls" in last or len(conversation) < 2 or not last["content"]:
+        raise InvalidRequest("Only an assistant's text can go on, as the last message.", param="continue_final_message")
+    if shaped:
+        raise Unsupported(
+            "A begun answer cannot be shaped by `response_format` or `tools`.", param="continue_final_message"
+        )
+    text: str = last["content"]
+    return text
 
 
 def _top_logprobs(form: ChatBody) -> int | None:

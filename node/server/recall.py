@@ -29,7 +29,7 @@ def question(request: Request, *, seeded: bool) -> bytes:
         return b""
     sampling = replace(request.sampling, seed=0) if greedy else request.sampling
     whose = Caller(request.caller.tenant) if request.caller.tenant else Caller(user=request.caller.user)
-    asked = replace(request, id="", sampling=sampling, caller=whose, level="standard", ttl_s=None)
+    asked = replace(request, id="", sampling=sampling, caller=whose, level="standard", ttl_s=None, asked=None)
     return hashlib.sha256(_encode(asked)).digest()
 
 

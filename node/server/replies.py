@@ -80,6 +80,11 @@ class _Reply:
         """A chunk without choices; only the extension field says something."""
         return self._head + b'],"outpost":{"seq":%d,"rewind":true}}\n\n' % last
 
+    def _last(self, end: Finished, seq: int) -> bytes:
+        """The end of the last choice's chunk: who answered, where that was not this node alone."""
+        tail = self._tail % seq
+        return tail[:-4] + b',"served_by":' + encode(end.places) + tail[-4:] if _elsewhere(end) else tail
+
     def _ending(self, end: Finished, cached_tokens: int, seq: int) -> bytes:
         if not self._include_usage:
             return DONE
@@ -99,7 +104,10 @@ class _Reply:
             "total_tokens": end.prompt_tokens + end.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
-        return told | {"outpost": {"answer_cached": True}} if self._answer_cached else told
+        more: dict[str, Any] = {"answer_cached": True} if self._answer_cached else {}
+        if _elsewhere(end):
+            more["served_by"] = end.places
+        return told | {"outpost": more} if more else told
 
 
 class ChatReply(_Reply):
@@ -145,7 +153,8 @@ class ChatReply(_Reply):
     def closing(self, end: Finished, cached_tokens: int, seq: int) -> bytes:
         """What was held back, the finish reason, the usage if asked for, and `[DONE]`."""
         held = self._chunks(self._parser.finish() if self._parser else [], seq)
-        return held + self._chunk({}, seq, finish=self._reason(end)) + self._ending(end, cached_tokens, seq)
+        last = self._head + encode(self._choice({}, None, self._reason(end))) + self._last(end, seq)
+        return held + last + self._ending(end, cached_tokens, seq)
 
     def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
         """A chat.completion; `content` is null where there are only calls."""
@@ -175,8 +184,10 @@ class ChatReply(_Reply):
         return b"".join(self._chunk(_delta(delta), seq) for delta in deltas)
 
     def _chunk(self, delta: dict[str, Any], seq: int, logprobs: Any = None, finish: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return self._head + encode(choice) + self._tail % seq
+        return self._head + encode(self._choice(delta, logprobs, finish)) + self._tail % seq
+
+    def _choice(self, delta: dict[str, Any], logprobs: Any, finish: str | None) -> dict[str, Any]:
+        return {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
 
 class TextReply(_Reply):
@@ -211,7 +222,8 @@ class TextReply(_Reply):
 
     def closing(self, end: Finished, cached_tokens: int, seq: int) -> bytes:
         """The finish reason, the usage if asked for, and `[DONE]`."""
-        return self._chunk("", None, seq, end.reason) + self._ending(end, cached_tokens, seq)
+        last = self._head + encode(self._choice("", None, end.reason)) + self._last(end, seq)
+        return last + self._ending(end, cached_tokens, seq)
 
     def whole(self, text: str, tokens: Sequence[Token], end: Finished, cached_tokens: int) -> bytes:
         """A text_completion."""
@@ -219,8 +231,10 @@ class TextReply(_Reply):
         return self._body(choice, end, cached_tokens)
 
     def _chunk(self, text: str, logprobs: Any, seq: int, finish: str | None = None) -> bytes:
-        choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
-        return self._head + encode(choice) + self._tail % seq
+        return self._head + encode(self._choice(text, logprobs, finish)) + self._tail % seq
+
+    def _choice(self, text: str, logprobs: Any, finish: str | None) -> dict[str, Any]:
+        return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         """The legacy form: parallel lists; offsets count characters of the answer."""
@@ -250,6 +264,11 @@ def error_body(error: NodeError) -> bytes:
 def model_entry(info: ModelInfo) -> dict[str, Any]:
     """One model as the models list shows it."""
     return {"id": info.id, "object": "model", "created": info.created, "owned_by": "outpost"}
+
+
+def _elsewhere(end: Finished) -> bool:
+    """Whether anybody but this node answered."""
+    return any(place != "local" for place in end.places)
 
 
 def _delta(delta: Delta) -> dict[str, Any]:

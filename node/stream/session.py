@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from node.errors import EngineFailed, NodeError
@@ -58,6 +58,7 @@ class Session:
         self.request = request
         self.cached_tokens = 0
         self.completion_tokens = 0
+        self._places: tuple[str, ...] = ()
         self._source = source
         self._recorder = recorder
         self._assembler = TextAssembler(request.stop)
@@ -95,6 +96,8 @@ class Session:
             self._append(event)
         elif isinstance(event, Started):
             self.cached_tokens = event.cached_tokens
+            if event.place:
+                self._places = (*self._places, event.place)
             return
         else:
             self._finish(event)
@@ -186,7 +189,7 @@ class Session:
     def _finish(self, end: End) -> None:
         if tail := self._assembler.finish():
             self._journal.append(Entry(tail, None))
-        self._end = end
+        self._end = replace(end, places=self._places) if isinstance(end, Finished) and self._places else end
 
     def _finished(self, reason: Literal["stop", "cancelled"]) -> Finished:
         return Finished(reason, len(self.request.prompt), self.completion_tokens)

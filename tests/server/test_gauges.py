@@ -62,3 +62,28 @@ async def test_queue_limits_and_ladder() -> None:
 async def test_a_part_that_is_not_there_has_no_figures() -> None:
     assert not any("ladder" in name for name in figures(Joined("fifo")))
     assert figures(ScriptedService()) == {}
+
+
+class Routed(ScriptedService):
+    """A service whose requests went to and fro."""
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "routes": {
+                "hedges": 2,
+                "pause_p95_s": 0.25,
+                "decided": {"local": {"fastest": 5}, "peer": {"busy": 3, "warm": 1}, "later": {}},
+                "failovers": {"peer to local": {"count": 4}},
+                "upstreams": {"peer/a": {"blocked": None}, "cloud/x": {"blocked": "401"}},
+            }
+        }
+
+
+def test_who_answered_and_what_broke() -> None:
+    seen = figures(Routed())
+    assert seen['llm_route_decisions_total{place="peer",why="busy"}'] == 3
+    assert seen['llm_failovers_total{way="peer to local"}'] == 4
+    assert seen["llm_hedges_total"] == 2
+    assert seen["llm_failover_pause_p95_seconds"] == 0.25
+    assert seen['llm_upstream_usable{place="cloud/x"}'] == 0
+    assert seen['llm_upstream_usable{place="peer/a"}'] == 1

@@ -1,0 +1,92 @@
+"""All of routing joined in a real node: two nodes, their listener, the status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from node.errors import SettingsError
+from node.mesh.crossing import Crossing
+from node.mesh.router import SERVED_BY
+from node.runtime import Node
+from tests.conftest import settings
+from tests.support.near import Near
+from tests.support.service import ByteModel, running_app
+
+TEXT = "all work and no play makes jack a dull boy " * 10
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[tuple[Node, Near]]:
+    """A node, and one neighbour that really listens."""
+    first, near = None, Near()
+    second = Node(settings(engine_kind="echo"), neighbourhood=Near())
+    await second.start()
+    app = web.Application()
+    second.crossing.serve(app, lambda request: "first")
+    async with running_app(app) as url:
+        near.add("second", url, model_digest=second.crossing.digest)
+        first = Node(settings(engine_kind="echo", routes_neighbour_s=0), neighbourhood=near)
+        await first.start()
+        yield first, near
+        await first.stop(grace_s=0)
+        await near.close()
+    await second.stop(grace_s=0)
+
+
+async def ask(node: Node, **headers: str) -> tuple[dict[str, object], str]:
+    body = {"messages": [{"role": "user", "content": TEXT}]}
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"{node.url}/v1/chat/completions", json=body, headers=headers) as response:
+            return await response.json(), response.headers[SERVED_BY]
+
+
+async def test_a_neighbour_answers_and_both_say_so(two: tuple[Node, Near]) -> None:
+    node, _ = two
+    whole, served_by = await ask(node)
+    assert served_by == "local"
+    assert "outpost" not in whole["usage"]  # type: ignore[operator]
+    node.crossing.here.saves_power = True
+    whole, served_by = await ask(node)
+    assert served_by == "peer/second"
+    assert whole["usage"]["outpost"] == {"served_by": ["peer/second"]}  # type: ignore[index]
+    assert whole["choices"][0]["message"]["content"] == TEXT  # type: ignore[index]
+    status = node.status()
+    assert status["routes"]["decided"]["peer"] == {"power": 1}
+    assert status["serving"]["slots"] == 4
+    assert status["queue"]["running"] == 0
+
+
+async def test_a_neighbour_with_another_model_is_not_asked_and_refuses(two: tuple[Node, Near]) -> None:
+    node, near = two
+    node.crossing.here.saves_power = True
+    near.change("second", model_digest="other")
+    assert (await ask(node))[1] == "local"
+    node.crossing.places._digest = "other"
+    node.crossing.places._peers.clear()
+    _, served_by = await ask(node)
+    assert served_by == "peer/second, local", "it was believed, refused with 409, and this node answered"
+
+
+async def test_a_node_alone_says_that_it_answers_itself() -> None:
+    node = Node(settings(engine_kind="echo"))
+    await node.start()
+    try:
+        assert (await ask(node))[1] == "local"
+        assert node.status()["routes"]["decided"]["local"] == {"alone": 1}
+        assert "serving" not in node.status()
+        assert node.crossing.digest == ""
+        await asyncio.wait_for(node.crossing.drained(), 5)
+    finally:
+        await node.stop(grace_s=0)
+
+
+def test_a_key_that_is_missing_is_told_before_anything_runs(tmp_path: Path) -> None:
+    wrong = settings(cloud_url="http://127.0.0.1:1/v1", cloud_api_key_file=tmp_path / "none")
+    with pytest.raises(SettingsError, match="api_key_file"):
+        Crossing(wrong, ByteModel())
