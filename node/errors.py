@@ -15,7 +15,8 @@ NodeError
 ├── Overloaded                429  rate_limit_error        retry after `retry_after` seconds
 │   └── RateLimited           429                          a caller's own limit; `headers` hold its x-ratelimit-* values
 ├── Unavailable               503  server_error            draining, or no token decoded yet
-│   └── UpstreamFailed        503                          a neighbour or the cloud; `answered` is its HTTP status
+│   ├── UpstreamFailed        503                          a neighbour or the cloud; `answered` is its HTTP status
+│   └── OutboxFull            503                          what would have to wait for the network has no room
 ├── Filtered                  502  server_error            the cloud's content filter ended it; nobody goes on
 ├── Expired                   504  server_error            it waited longer than its time to live, and never ran
 ├── EngineFailed              500  server_error            the engine broke under a running request
@@ -152,6 +153,10 @@ class UpstreamFailed(Unavailable):
 class Filtered(NodeError):
     status = 502
     code = "content_filter"
+
+
+class OutboxFull(Unavailable):
+    code = "outbox_full"
 
 
 class Expired(NodeError):

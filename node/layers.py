@@ -19,13 +19,14 @@ import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from node.errors import SettingsError
 from node.ranges import RANGES
 from node.redact import Redactor
-from node.settings import SECTIONS, Cloud, Engine, Section, Settings
+from node.settings import SECTIONS, Cloud, Engine, Hub, Outbox, Section, Settings
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +192,44 @@ def check(settings: Settings) -> None:
             f"server.host is {server.host}, which others can reach, but no API key is set.",
             hint="Set server.api_keys or limits.quota_file, or listen on 127.0.0.1.",
         )
+    _check_hub(settings.hub)
+    _check_callbacks(settings.outbox)
+
+
+def _check_hub(hub: Hub) -> None:
+    if hub.url and not _is_safe(hub.url):
+        raise SettingsError("hub.url must be an https:// address, or http:// on this machine.")
+    if hub.key and hub.key_file:
+        raise SettingsError("Only one of hub.key and hub.key_file can be set.")
+    if not (hub.key.isascii() and (not hub.key or hub.key.isprintable())):
+        raise SettingsError("hub.key must be printable ASCII.")
+    if hub.telemetry_s and not hub.url:
+        raise SettingsError("hub.telemetry_s is set, but no hub to tell (hub.url).")
+    if 0 < hub.telemetry_s < 1:
+        raise SettingsError("hub.telemetry_s must be 0 or at least 1 second.")
+
+
+def _check_callbacks(outbox: Outbox) -> None:
+    if wrong := [prefix for prefix in outbox.callbacks if not _is_address(prefix)]:
+        raise SettingsError(f"outbox.callbacks: `{wrong[0]}` is not the beginning of an http(s) address.")
+    if outbox.callbacks and not outbox.callback_secret_file:
+        raise SettingsError("outbox.callbacks needs outbox.callback_secret_file, which the calls are signed with.")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+        )
+    except ValueError:
+        return False
+
+
+def _is_safe(url: str) -> bool:
+    """A key must not travel in the clear."""
+    here = urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost") if _is_address(url) else False
+    return _is_address(url) and (here or url.startswith("https://"))
 
 
 def _check_engine(engine: Engine) -> None:

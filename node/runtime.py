@@ -31,6 +31,7 @@ from node.generation import Admission, Load, Model, Prewarming, Sampling, TokenS
 from node.machine.memory import memory, resident
 from node.mesh.crossing import Crossing
 from node.mesh.places import Neighbourhood
+from node.mesh.post import PostOffice
 from node.server.app import STREAMS, create_app
 from node.serving import Serving
 from node.settings import Settings, home
@@ -83,6 +84,7 @@ class Node:
         path = _database_file(settings)
         self._database = Database(path, _SYNC[settings.streams.durability]) if path else None
         self._serving = Serving(settings, self._quotas, self._database, neighbourhood)
+        self.post = PostOffice(settings)  # what waits for the network; open for as long as anybody may be answered
         self._entry: TokenSource | None = None  # what stands in front of the present model's queue
         self.url = ""
 
@@ -148,6 +150,7 @@ class Node:
                 "auto": self._auto_tune.state if self._auto_tune else "off",
             },
             "cpu": {"threads": self.load().threads, "allowed": allowance.most, "reason": allowance.reason},
+            **self.post.status(),
         }
         for part in self._parts:
             sections.update(part.status())
@@ -162,6 +165,7 @@ class Node:
         self._entry = self._front(self._serving)
         self._begin(self._steer())
         try:
+            await self.post.start()
             await self._serving.keep()
             await self._listen(tls, store)
             await self._serving.decode_one_token()
@@ -169,6 +173,7 @@ class Node:
             for part in self._join():
                 await part.start()
                 self._parts.append(part)
+            self.post.tell(self.status, lambda: "ready" if self.ready else "not ready")
         except BaseException:
             await self.stop(grace_s=0)
             raise
@@ -194,6 +199,7 @@ class Node:
             await self._serving.stop(suspended)
         if self._runner is not None:
             await self._runner.cleanup()
+        await self.post.stop()
         if self._database is not None:
             await self._database.close()
 
@@ -242,7 +248,7 @@ class Node:
 
     async def _listen(self, tls: ssl.SSLContext | None, store: StreamStore | None) -> None:
         server = self._settings.server
-        self._app = create_app(self._settings, self, store, self._quotas)
+        self._app = create_app(self._settings, self, store, self._quotas, self.post.later, self.post.inbox)
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,

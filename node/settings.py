@@ -238,6 +238,46 @@ class Fleet(Section, frozen=True):
     "seconds without a byte after which a source is left"
 
 
+class Outbox(Section, frozen=True):
+    database: str = ""
+    "SQLite file for what waits for the network; empty means outbox-PORT.db in the data directory, none if PORT is 0"
+    max_bytes: int = 64 << 20
+    "bytes on disk for it; beyond that figures and logs are dropped, the oldest first, and anything else is refused"
+    max_age_s: float = 7 * 86_400.0
+    "seconds after which what still waits, or an answer that nobody fetched, is dropped"
+    later: Literal["ask", "background", "never"] = "ask"
+    "what may wait when nobody can answer: requests that ask (Prefer: respond-async), all background ones too, or none"
+    later_at_a_time: int = 2
+    "deferred requests that run at the same time once somebody can answer"
+    later_waiting: int = 1000
+    "deferred requests that may wait; beyond that clients get 429"
+    callbacks: tuple[str, ...] = ()
+    "URLs below which deferred answers may be sent (Outpost-Callback); none means that nobody is called back"
+    callback_secret_file: str = ""
+    "file with the secret that callbacks are signed with"
+
+
+class Hub(Section, frozen=True):
+    role: Literal["node", "hub"] = "node"
+    "hub: also receive the outboxes of other nodes, and show them in `outpost status`"
+    url: str = ""
+    "where the outbox is delivered: the address of a hub; https, or this machine"
+    key: str = ""
+    "API key for the hub"
+    key_file: str = ""
+    "file with that key, instead of hub.key; read at each attempt"
+    ca_file: str = ""
+    "PEM file of the authority that signed the hub's certificate; empty takes this machine's authorities"
+    telemetry_s: float = 0.0
+    "seconds between records of this node's figures for the hub (no prompts, no answers); 0 makes none"
+    batch_bytes: int = 256 << 10
+    "most bytes delivered at a time"
+    bytes_per_s: int = 256 << 10
+    "most bytes a second that deliveries may take; 0 is no limit"
+    node_bytes: int = 16 << 20
+    "as a hub: bytes on disk that each node may fill; beyond that its oldest figures are dropped"
+
+
 class Tune(Section, frozen=True):
     use: bool = True
     "serve what `outpost tune --apply`, or the node by itself, found for this model on this machine"
@@ -320,6 +360,8 @@ class Settings(Section, frozen=True):
     prewarm: Prewarm = Prewarm()
     link: Link = Link()
     fleet: Fleet = Fleet()
+    outbox: Outbox = Outbox()
+    hub: Hub = Hub()
     tune: Tune = Tune()
     power: Power = Power()
     routes: Routes = Routes()

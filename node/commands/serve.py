@@ -30,6 +30,7 @@ _SHORT = {
     ),
     "engine": ("engine.kind", "KIND", "llama, onnx or echo"),
     "slots": ("engine.slots", "N", "requests that run at the same time"),
+    "role": ("hub.role", "ROLE", "node, or hub: also receive the outboxes of other nodes"),
     "serial": ("link.serial", "DEVICE", "answer on this serial line, too, e.g. /dev/ttyUSB0"),
     "threads": ("engine.threads", "N", "CPU threads; 0 takes the cores this process may use"),
 }

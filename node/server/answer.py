@@ -61,9 +61,13 @@ class Answerer:
 
     async def answer(self, request: web.Request, body: bytes, work: Work) -> web.StreamResponse:
         """Submit `work`, or join what an earlier attempt began; raises what the source raises."""
-        key, joins = _key(request, body)
-        running = await self.begin(work, self.identity.owner(request), self._resumable(request), key, joins)
+        running = await self.join(request, body, work)
         return await self.follow(request, running, running.work.stream)
+
+    async def join(self, request: web.Request, body: bytes, work: Work) -> Running:
+        """What `answer` follows: `work` submitted, or what an earlier attempt began."""
+        key, joins = _key(request, body)
+        return await self.begin(work, self.identity.owner(request), self._resumable(request), key, joins)
 
     async def follow(
         self, request: web.Request, running: Running, stream: bool, start: int = 0, *, rewind: bool = False

@@ -25,9 +25,12 @@ from node.server.boundary import map_errors
 from node.server.callers import Callers, user_of
 from node.server.catalog import Catalog
 from node.server.chat import Completions
+from node.server.deferral import Deferral
 from node.server.embeddings import Embeddings
 from node.server.gauges import Gauges
 from node.server.guard import Identity, check_keys, cors_headers
+from node.server.hub import HubRoutes
+from node.server.laterruns import LaterRuns
 from node.server.links import Links
 from node.server.meter import CLIENT_GONE, Meter
 from node.server.ops import add_health, add_metrics, add_status
@@ -39,9 +42,12 @@ from node.server.streams import Streams
 from node.server.websocket import WebSockets
 from node.server.wsanswers import Parts
 from node.settings import Settings
+from node.store.inbox import Inbox
+from node.store.later import LaterStore
 from node.store.streams import StreamStore
 
 LINKS: Final[web.AppKey[Links]] = web.AppKey("links", Links)
+LATER: Final[web.AppKey[LaterRuns]] = web.AppKey("later", LaterRuns)
 STREAMS: Final[web.AppKey[Streams]] = web.AppKey("streams", Streams)
 
 _COUNTED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
@@ -50,11 +56,17 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def create_app(
-    settings: Settings, service: Service, store: StreamStore | None = None, quotas: Quotas | None = None
+    settings: Settings,
+    service: Service,
+    store: StreamStore | None = None,
+    quotas: Quotas | None = None,
+    later: LaterStore | None = None,
+    inbox: Inbox | None = None,
 ) -> web.Application:
     """The application; run it with `handler_cancellation`, or clients that go away keep their slots.
 
-    Without a store, resumable generations live in memory only. `quotas` say who holds which key.
+    Without a store, resumable generations live in memory only. `quotas` say who holds which key. Without `later` no
+    request waits, without an `inbox` this is no hub.
     """
     meter = Meter(service)
     quotas = quotas or Quotas()
@@ -77,8 +89,14 @@ def create_app(
     add_status(app, service, __version__, lambda: app[LINKS].status())
     identity = Identity(bool(keys), Callers(secrets.token_bytes(32), quotas))
     answerer = Answerer(settings, service, meter, store, identity)
-    completions = Completions(settings, service, answerer, lambda: secrets.randbits(32))
+    deferral = Deferral(settings, answerer, later)
+    completions = Completions(settings, service, deferral, lambda: secrets.randbits(32))
     completions.add_to(app)
+    deferral.add_to(app)
+    app[LATER] = runs = LaterRuns(settings, service, answerer, completions, later)
+    runs.add_to(app)
+    deferral.woken, deferral.cancelled = runs.wake, runs.cancelled
+    HubRoutes(inbox, identity).add_to(app)
     app[STREAMS] = Streams(settings, service, answerer, completions, store)
     app[STREAMS].add_to(app)
     parts = Parts(settings, service, meter, answerer, completions, app[STREAMS])

@@ -121,6 +121,10 @@ class Callers:
         user = user_of(key)
         return Asker(user, self._quotas.holder(user), wish_in(headers), address, self._digest)
 
+    def returning(self, user: str, wish: Wish) -> Asker:
+        """Who asked in another life of the node; its sessions and address of then are not known any more."""
+        return Asker(user, self._quotas.holder(user), wish, "later", self._digest)
+
     def _digest(self, text: str) -> str:
         data = text.encode("utf-8", "surrogateescape")
         return hashlib.blake2b(data, key=self._secret, digest_size=12).hexdigest()

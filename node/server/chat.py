@@ -20,10 +20,10 @@ from aiohttp import web
 from node.errors import ContextLengthExceeded, InvalidRequest
 from node.generation import Model, Request, Service
 from node.server import openai, recall
-from node.server.answer import Answerer
 from node.server.boundary import read_body
 from node.server.callers import Asker
 from node.server.calls import ToolCallParser
+from node.server.deferral import Deferral
 from node.server.outward import asked_of
 from node.server.replies import ChatReply, Reply, TextReply
 from node.server.work import Work
@@ -58,7 +58,7 @@ class _Asked:
 class Completions:
     """The two handlers and what they need."""
 
-    def __init__(self, settings: Settings, service: Service, answerer: Answerer, new_seed: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings, service: Service, answerer: Deferral, new_seed: Callable[[], int]) -> None:
         self._settings = settings
         self._service = service
         self._answerer = answerer

@@ -1,4 +1,4 @@
-"""What admission and routing say of themselves, in Prometheus' terms: queue, limits, ladder, concurrency, who answers.
+"""What the node's parts say of themselves, in Prometheus' terms: queue, limits, ladder, who answers, what waits.
 
 Read from the service's status when somebody looks; a part that is not there has no figures.
 """
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from node.admission.ladder import RUNGS
 from node.generation import Service
+from node.store.backlog import PRIORITIES
 
 _FATES = ("admitted", "refused", "expired", "parked")
 
@@ -38,6 +39,14 @@ class Gauges(Collector):
                 decisions.add_metric([decision], limits[decision])
             yield decisions
             yield GaugeMetricFamily("llm_limit_accounts", "Callers whose use is remembered", limits["accounts"])
+        if outbox := status.get("outbox"):
+            yield from _outbox(outbox)
+        if later := status.get("later"):
+            yield GaugeMetricFamily("llm_later_waiting", "Deferred requests that wait", later["waiting"])
+            yield CounterMetricFamily("llm_later_answered", "Deferred requests that were answered", later["answered"])
+        if hub := status.get("hub"):
+            reached = float(hub["state"] == "reached")
+            yield GaugeMetricFamily("llm_hub_reached", "1 if the last delivery reached the hub", reached)
 
 
 def _queue(queue: Mapping[str, Any]) -> Iterator[Metric]:
@@ -91,3 +100,16 @@ def _routes(routes: Mapping[str, Any]) -> Iterator[Metric]:
     for name, upstream in routes["upstreams"].items():
         usable.add_metric([name], float(upstream["blocked"] is None))
     yield usable
+
+
+def _outbox(outbox: Mapping[str, Any]) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily("llm_outbox_waiting", "Items that wait for the network", labels=["priority"])
+    for priority in PRIORITIES:
+        waiting.add_metric([priority], outbox[priority])
+    yield waiting
+    yield GaugeMetricFamily("llm_outbox_bytes", "Disk that waiting things take", outbox["used_bytes"])
+    yield GaugeMetricFamily("llm_outbox_oldest_seconds", "Age of the oldest item", outbox["oldest_s"] or 0.0)
+    fates = CounterMetricFamily("llm_outbox_items", "Items by what became of them", labels=["fate"])
+    for fate in ("delivered", "dropped", "expired", "damaged", "forgotten"):
+        fates.add_metric([fate], outbox[fate])
+    yield fates

@@ -14,14 +14,15 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from node.errors import Unauthorized
-from node.server.callers import Asker, Callers, user_of
+from node.server.callers import Asker, Callers, Wish, user_of
 
 KEY_PROTOCOL = "outpost-key."  # then the key in base64url, among the subprotocols that a browser offers
 
 _ALLOWED_HEADERS = "authorization, content-type"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?: ?, ?[A-Za-z0-9-]+){0,63}")
 _EXPOSED_HEADERS = (
-    "x-request-id, retry-after, outpost-stream, outpost-priority, outpost-degraded, outpost-cached, "
+    "x-request-id, retry-after, location, preference-applied, outpost-later, "
+    "outpost-stream, outpost-priority, outpost-degraded, outpost-cached, "
     "outpost-served-by, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
@@ -65,6 +66,10 @@ class Identity:
     def asker(self, request: web.Request) -> Asker:
         """Who asks for new ones, and what their headers say; raises InvalidRequest for headers that make no sense."""
         return self._callers.asker(self._key(request), request.remote or "", request.headers)
+
+    def returning(self, user: str, wish: Wish) -> Asker:
+        """Who asked before, by the digest of the key that was sent then."""
+        return self._callers.returning(user, wish)
 
     def holder(self, line: str) -> Asker:
         """Who asks over a line that has no keys: its other end, by the line's name."""

@@ -39,9 +39,18 @@ _SIDE_FILES = ("", "-wal", "-shm")
 class Database:
     """Opened by `open`; `run` and `post` give jobs to its thread; `close` ends it after the last one."""
 
-    def __init__(self, path: Path, sync: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
+    def __init__(
+        self,
+        path: Path,
+        sync: Literal["NORMAL", "FULL"] = "NORMAL",
+        migrations: Migrations = MIGRATIONS,
+        setting: str = "streams.database",
+    ) -> None:
+        """`migrations` make its tables; `setting` is what names the file, for those who have to mend it."""
         self.path = path.resolve()  # a symbolic link is the same file, and has the same lock
         self._sync = sync
+        self._migrations = migrations
+        self._setting = setting
         self._wake = threading.Condition()
         self._jobs: list[tuple[Job, Done]] = []
         self._closing = False
@@ -50,8 +59,8 @@ class Database:
     async def open(self) -> None:
         """Open or make the file and bring its tables up to date; a corrupt file is set aside, loudly."""
         self._loop = asyncio.get_running_loop()
-        self._lock = await asyncio.to_thread(_lock, self.path)
-        connection = await asyncio.to_thread(_open_or_set_aside, self.path, self._sync)
+        self._lock = await asyncio.to_thread(_lock, self.path, self._setting)
+        connection = await asyncio.to_thread(_open_or_set_aside, self.path, self._sync, self._migrations, self._setting)
         self._thread = threading.Thread(target=self._serve, args=(connection,), name="store", daemon=True)
         self._thread.start()
 
@@ -162,7 +171,7 @@ def _settle(future: asyncio.Future[T], result: T, error: Exception | None) -> No
     future.set_exception(failure)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, setting: str) -> int:
     """Two nodes on one file would both go on with what a third left; the kernel frees the lock of a dead process."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,18 +183,18 @@ def _lock(path: Path) -> int:
     except OSError as error:
         os.close(handle)
         raise SettingsError(
-            f"Another node uses {path}.", hint="Give this one its own file: --set streams.database=FILE"
+            f"Another node uses {path}.", hint=f"Give this one its own file: --set {setting}=FILE"
         ) from error
     return handle
 
 
-def _open_or_set_aside(path: Path, sync: str) -> sqlite3.Connection:
+def _open_or_set_aside(path: Path, sync: str, migrations: Migrations, setting: str) -> sqlite3.Connection:
     try:
-        return _open(path, sync)
+        return _open(path, sync, migrations)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
             raise StoreFailed(
-                f"Cannot open {path}: {error}.", hint="streams.database must be a file of this node's own."
+                f"Cannot open {path}: {error}.", hint=f"{setting} must be a file of this node's own."
             ) from error
         aside = path.with_name(f"{path.name}.corrupt-{time.time_ns()}")
         for suffix in _SIDE_FILES:
@@ -193,10 +202,10 @@ def _open_or_set_aside(path: Path, sync: str) -> sqlite3.Connection:
             if there.exists():
                 there.rename(aside.with_name(aside.name + suffix))
         log.error("the database is corrupt and was set aside; starting with an empty one", extra={"kept": str(aside)})
-        return _open(path, sync)
+        return _open(path, sync, migrations)
 
 
-def _open(path: Path, sync: str) -> sqlite3.Connection:
+def _open(path: Path, sync: str, migrations: Migrations) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
     try:
         mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -210,7 +219,7 @@ def _open(path: Path, sync: str) -> sqlite3.Connection:
         expected = {"NORMAL": 1, "FULL": 2}[sync]
         if mode != "wal" or connection.execute("PRAGMA synchronous").fetchone()[0] != expected:
             raise StoreFailed(f"{path}: SQLite did not take its settings (journal mode {mode}).")
-        MIGRATIONS.apply(sqlite_utils.Database(connection))
+        migrations.apply(sqlite_utils.Database(connection))
     except BaseException:
         connection.close()
         raise

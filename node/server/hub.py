@@ -1,0 +1,54 @@
+"""The hub's side of outboxes: POST /v1/hub/outbox takes what nodes deliver, GET /v1/hub/nodes shows who they are.
+
+A parcel is acknowledged after its items are on disk (an fsync), and names the ids of all of them, those that had come
+before included, so that a node whose connection broke in between sends again and nothing is doubled. Whoever may call
+this node's API may deliver; a node's id belongs to the key that it first came with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from node.errors import NotFound
+from node.mesh import parcel
+from node.mesh.post import shown
+from node.server.boundary import json_response, read_body
+from node.server.callers import user_of
+from node.server.guard import Identity, bearer_of
+from node.server.replies import encode
+from node.store.inbox import Inbox, Received
+
+
+class HubRoutes:
+    """Both routes; without an inbox they are not there."""
+
+    def __init__(self, inbox: Inbox | None, identity: Identity) -> None:
+        self._inbox = inbox
+        self._identity = identity
+
+    def add_to(self, app: web.Application) -> None:
+        """Add them."""
+        app.router.add_post(parcel.PATH, self._take)
+        app.router.add_get("/v1/hub/nodes", self._nodes)
+
+    async def _take(self, request: web.Request) -> web.Response:
+        inbox = self._there()
+        raw = await read_body(request, parcel.MOST_PACKED)
+        sent = await asyncio.to_thread(parcel.unpack, raw)
+        user = user_of(bearer_of(request)) if self._identity.owner(request) else ""
+        items = [
+            Received(sent.node, one.id, one.key, one.stream, one.priority, one.created, one.body) for one in sent.items
+        ]
+        await inbox.take(sent.node, user, items)
+        return json_response(parcel.receipt([item.id for item in sent.items]))
+
+    async def _nodes(self, request: web.Request) -> web.Response:
+        rows = await self._there().nodes()
+        return json_response(encode({"object": "list", "data": [{"id": row["id"], **shown(row)} for row in rows]}))
+
+    def _there(self) -> Inbox:
+        if self._inbox is None:
+            raise NotFound("This node is no hub.", hint="Start it with `outpost serve --role hub`.")
+        return self._inbox
