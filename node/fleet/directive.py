@@ -12,6 +12,7 @@ import msgspec
 
 MAX_ROLLOUT_BYTES = 64 << 10
 MAX_INDEX_BYTES = 8 << 20
+MAX_CHUNK_BYTES = 4 << 20
 
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,63}\Z")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -48,10 +49,14 @@ class Rollout(_Signed, frozen=True):
 
 
 class Chunk(_Signed, frozen=True):
-    """A run of the file. `sha256` is of its bytes as they are in the file; the rest of the index follows in order."""
+    """A run of the file. `sha256` is of its bytes as they are in the file; the rest of the index follows in order.
 
-    length: Annotated[int, msgspec.Meta(ge=1, le=4 << 20)]
+    `packed` is the length of its zstandard form, where that is enough smaller to be worth a file of its own; else 0.
+    """
+
+    length: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)]
     sha256: Digest
+    packed: Annotated[int, msgspec.Meta(ge=0, le=MAX_CHUNK_BYTES)] = 0
 
 
 class ChunkIndex(_Signed, frozen=True):

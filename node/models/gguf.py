@@ -62,6 +62,44 @@ class Summary:
     shape: Shape
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things begin in the file, in bytes: metadata pairs, the tensors' descriptions, tensors in file order."""
+
+    pairs: tuple[tuple[str, int], ...]
+    descriptions: int
+    data: int
+    tensors: tuple[tuple[str, int], ...]
+    size: int
+
+
+def layout(path: Path) -> Layout:
+    """Find the parts of a file that `read` takes; raises ModelFileError."""
+    read(path)
+    try:
+        with path.open("rb", buffering=0) as file:
+            return _layout(Window(file))
+    except OSError as error:
+        raise ModelFileError(f"Cannot read {path}: {error.strerror}.") from error
+
+
+def _layout(window: Window) -> Layout:
+    count, tensors = _read_start(window)
+    values: dict[str, Value] = {}
+    pairs = []
+    for _ in range(count):
+        at = window.position
+        key, value = _read_pair(window)
+        values[key] = value
+        pairs.append((key, at))
+    descriptions = window.position
+    found = sorted(_read_tensors(window, tensors), key=lambda tensor: tensor.offset)
+    alignment = _alignment(values)
+    data = -(-window.position // alignment) * alignment
+    begins = tuple((tensor.name, data + tensor.offset) for tensor in found)
+    return Layout(tuple(pairs), descriptions, data, begins, window.size)
+
+
 def read(path: Path) -> Summary:
     """Check the header and that every tensor lies inside the file; raises ModelFileError that names what is wrong."""
     try:
@@ -123,11 +161,16 @@ def _read_pairs(window: Window, count: int) -> dict[str, Value]:
     """Every key with its value; a long text is cut, of a list of texts or many numbers only its length is kept."""
     values: dict[str, Value] = {}
     for _ in range(count):
-        key = window.text(_MAX_KEY_BYTES, "a metadata key")
+        key, value = _read_pair(window)
         if not key or key in values:
             raise ModelFileError(f"the metadata key {key!r} stands twice" if key else "a metadata key is empty")
-        values[key] = _read_value(window, key, window.u32())
+        values[key] = value
     return values
+
+
+def _read_pair(window: Window) -> tuple[str, Value]:
+    key = window.text(_MAX_KEY_BYTES, "a metadata key")
+    return key, _read_value(window, key, window.u32())
 
 
 def _read_value(window: Window, key: str, kind: int) -> Value:

@@ -15,6 +15,7 @@ from node.errors import ModelFileError
 from node.models import gguf
 from node.models.shape import Shape
 from tests.models.support import DATA_BYTES, PAIRS, TENSORS, gguf_bytes, pair, strings, tensor, text
+from tests.support import tiny_model
 
 WHOLE = gguf_bytes()
 MODEL = pair("general.architecture", 8, text("llama"))
@@ -202,3 +203,17 @@ def test_the_table_of_types_is_that_of_llama_cpp() -> None:
     for kind, (name, block, size) in gguf.TYPES.items():
         found = (ggml.ggml_type_name(kind).decode().upper(), ggml.ggml_blck_size(kind), ggml.ggml_type_size(kind))
         assert found == (name, block, size)
+
+
+def test_the_layout_is_where_things_begin(tmp_path: Path) -> None:
+    path = tiny_model.write(tmp_path / "tiny.gguf")
+    found = gguf.layout(path)
+    data = path.read_bytes()
+    assert found.size == len(data)
+    assert found.pairs[0] == ("general.architecture", 24)
+    for key, at in found.pairs:
+        assert data[at + 8 : at + 8 + len(key)] == key.encode()
+    assert found.descriptions < found.data == found.tensors[0][1]
+    assert [at for _, at in found.tensors] == sorted(at for _, at in found.tensors)
+    with pytest.raises(ModelFileError, match="Cannot read"):
+        gguf.layout(tmp_path / "none")
