@@ -75,6 +75,7 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("hub", "batch_bytes"): (4096, 4 << 20),
     ("hub", "bytes_per_s"): (0, 1 << 32),
     ("hub", "node_bytes"): (1 << 16, 1 << 40),
+    ("mesh", "port"): (0, 65535),
     ("prewarm", "min_sessions"): (1, 100),
     ("prewarm", "max_age_s"): (60, 10 * 365 * 86_400),
     ("prewarm", "answer_bytes"): (0, 1 << 34),

@@ -27,11 +27,17 @@ from aiohttp import web
 from node.admission import policy
 from node.engine.power import Allowance, Look, look_at_machine, watch
 from node.errors import SettingsError, Unavailable
+from node.fleet import profiles
 from node.generation import Admission, Load, Model, Prewarming, Sampling, TokenSource, Warmth
 from node.machine.memory import memory, resident
 from node.mesh.crossing import Crossing
-from node.mesh.places import Neighbourhood
+from node.mesh.identity import folder_in
+from node.mesh.listener import PEER
+from node.mesh.neighbours import Neighbours
+from node.mesh.places import Neighbourhood, nothing_warm
+from node.mesh.portrait import Portrait
 from node.mesh.post import PostOffice
+from node.mesh.wire import PATH as GENERATE
 from node.server.app import STREAMS, create_app
 from node.serving import Serving
 from node.settings import Settings, home
@@ -83,7 +89,11 @@ class Node:
         self._runner: web.AppRunner | None = None
         path = _database_file(settings)
         self._database = Database(path, _SYNC[settings.streams.durability]) if path else None
-        self._serving = Serving(settings, self._quotas, self._database, neighbourhood)
+        self._neighbours = _neighbours(settings, Portrait(lambda: self._serving, look))
+        self._neighbours.add(self._serve_neighbours)
+        warm_share = self._neighbours.warm_share if neighbourhood is None else nothing_warm
+        around = neighbourhood or (self._neighbours if self._neighbours.enrolled else None)
+        self._serving = Serving(settings, self._quotas, self._database, around, warm_share)
         self.post = PostOffice(settings)  # what waits for the network; open for as long as anybody may be answered
         self._entry: TokenSource | None = None  # what stands in front of the present model's queue
         self.url = ""
@@ -97,7 +107,15 @@ class Node:
 
     def _join(self) -> list[Part]:
         """What works beside the model, in the order of starting; the node listens, and has a model, by then."""
-        return []
+        return [self._neighbours]
+
+    def _serve_neighbours(self, app: web.Application) -> None:
+        """Answer them, each time with the model that is served then."""
+
+        async def generate(request: web.Request) -> web.StreamResponse:
+            return await self.crossing.answer(request, request[PEER])
+
+        app.router.add_post(GENERATE, generate)
 
     @property
     def model(self) -> Model:
@@ -188,7 +206,10 @@ class Node:
         if self._auto_tune is not None:
             await self._auto_tune.stop()
         if self._entry is not None:
-            await self._serving.drain(grace_s)
+            draining = asyncio.create_task(self._serving.drain(grace_s))
+            await asyncio.sleep(0)  # the gate is closed now, which neighbours should know before the rest has ended
+            self._neighbours.drain()
+            await draining
         while self._parts:
             await self._parts.pop().stop()
         for task in self._background:
@@ -291,6 +312,11 @@ def _database_file(settings: Settings) -> Path | None:
         log.info("a port picked anew each time has no database; resumable generations live in memory only")
         return None
     return home() / f"node-{settings.server.port}.db"
+
+
+def _neighbours(settings: Settings, portrait: Portrait) -> Neighbours:
+    profile = profiles.in_use()
+    return Neighbours(settings.mesh, folder_in(home()), portrait, profile=profile.text if profile else "")
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

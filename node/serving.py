@@ -27,7 +27,7 @@ from node.fleet.model_file import model_file
 from node.generation import Admission, Failed, Load, Model, Request, Sampling, TokenSource
 from node.machine.memory import Memory
 from node.mesh.crossing import Crossing
-from node.mesh.places import Neighbourhood
+from node.mesh.places import Neighbourhood, WarmShare, nothing_warm
 from node.prewarm.fingerprint import fingerprint, likeness
 from node.prewarm.history import History
 from node.prewarm.keeper import Keeper
@@ -49,9 +49,11 @@ class Serving:
         quotas: Quotas,
         database: Database | None,
         neighbourhood: Neighbourhood | None = None,
+        warm_share: WarmShare = nothing_warm,
     ) -> None:
+        """`warm_share` says what part of a prompt is warm at a neighbour."""
         self.settings = settings
-        self._neighbourhood = neighbourhood
+        self._neighbourhood, self._neighbours_warm_share = neighbourhood, warm_share
         self._quotas = quotas
         self._name, self._weights = model_file(settings)
         prewarm = settings.prewarm
@@ -87,7 +89,8 @@ class Serving:
         await self.worker.start()
         self.model = self.worker.model
         keeper = self.keeper
-        self.crossing = Crossing(self.settings, self.model, await self._likeness(), self._neighbourhood)
+        around, warm = self._neighbourhood, self._neighbours_warm_share
+        self.crossing = Crossing(self.settings, self.model, await self._likeness(), around, warm)
         self.reception = Reception(
             keeper, self.model.info, self.settings, self._quotas, keeper.warm_share, self._routed
         )

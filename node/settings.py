@@ -278,6 +278,19 @@ class Hub(Section, frozen=True):
     "as a hub: bytes on disk that each node may fill; beyond that its oldest figures are dropped"
 
 
+class Mesh(Section, frozen=True):
+    enabled: bool = True
+    "once this node is in a fleet (`outpost fleet enrol`): answer its neighbours, and know who is there"
+    port: int = 8470
+    "TCP port for neighbours; 0 picks a free one"
+    discover: bool = True
+    "announce this node on the local network, and find others there (mDNS)"
+    interfaces: tuple[str, ...] = ()
+    "names of the network interfaces to do that on; empty means all"
+    peers: tuple[str, ...] = ()
+    "HOST:PORT of neighbours that multicast does not reach; naming each other on one side is enough"
+
+
 class Tune(Section, frozen=True):
     use: bool = True
     "serve what `outpost tune --apply`, or the node by itself, found for this model on this machine"
@@ -362,6 +375,7 @@ class Settings(Section, frozen=True):
     fleet: Fleet = Fleet()
     outbox: Outbox = Outbox()
     hub: Hub = Hub()
+    mesh: Mesh = Mesh()
     tune: Tune = Tune()
     power: Power = Power()
     routes: Routes = Routes()

@@ -22,6 +22,7 @@ from node.machine.supply import Supply
 from node.runtime import Node
 from node.serving import Serving
 from tests.conftest import settings
+from tests.mesh.fleets import Fleet, enrolled
 from tests.support import tiny_model
 from tests.support.cable import until
 
@@ -273,3 +274,40 @@ async def test_a_variant_is_served_under_its_model_s_name(start_node: Start, tmp
     assert node.status()["tuning"] == {"variant": "other.gguf", "auto": "off"}
     with pytest.raises(ModelFileError, match=r"none\.gguf"):
         Node(settings(model_name=model, model_variant=tmp_path / "none.gguf"))
+
+
+async def test_a_node_in_no_fleet_opens_no_port_for_neighbours(echo_node: Node) -> None:
+    assert echo_node.status()["mesh"] == {"state": "alone"}
+
+
+async def test_two_nodes_of_a_fleet_know_and_serve_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(tmp_path)
+    nodes: list[Node] = []
+    for name in ("a", "b"):
+        monkeypatch.setenv("OUTPOST_HOME", str(tmp_path / name))
+        enrolled(fleet.authority, tmp_path / name / "mesh", name)
+        more: dict[str, object] = {"mesh_port": 0, "mesh_discover": "false"}
+        if nodes:
+            more["mesh_peers"] = f"127.0.0.1:{nodes[0].status()['mesh']['port']}"
+        nodes.append(Node(settings(engine_kind="echo", tune_auto="false", **more)))
+        await nodes[-1].start()
+    first, second = nodes
+    try:
+        async with asyncio.timeout(30):
+            while not all(node.status()["mesh"]["alive"] for node in nodes):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        (row,) = second.status()["mesh"]["neighbours"].values()
+        assert (row["name"], row["model"], row["state"]) == ("a", "echo", "alive")
+        assert await ask(second, "hello there") == "hello there"
+        assert "llm_mesh_neighbours" in await _text(f"{second.url}/metrics")
+        begun = asyncio.get_running_loop().time()
+        await first.stop(grace_s=5)
+        assert asyncio.get_running_loop().time() - begun < 5, "who watches it does not hold it"
+    finally:
+        await second.stop(grace_s=0)
+        await first.stop(grace_s=0)
+
+
+async def _text(url: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return await response.text()

@@ -67,6 +67,11 @@ class Gate:
         return self._queue.waiting
 
     @property
+    def limit(self) -> int:
+        """How many may run at a time now."""
+        return self._queue.limit
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

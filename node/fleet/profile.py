@@ -49,6 +49,7 @@ OWN = frozenset(
         *("fleet.metered", "fleet.metered_bytes", "fleet.unmetered_bytes"),
         *("engine.oversize", "model.variant", "cloud.api_key_file", "cloud.api_key_env"),
         *("outbox.database", "outbox.callback_secret_file", "hub.role", "hub.key", "hub.key_file", "hub.ca_file"),
+        *("mesh.port", "mesh.interfaces", "mesh.peers"),
     }
 )
 

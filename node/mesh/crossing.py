@@ -85,6 +85,11 @@ class Crossing:
         assert self._serving is not None, "it was not staged"
         self._serving.add_to(app, peer_of)
 
+    async def answer(self, request: web.Request, peer: str) -> web.StreamResponse:
+        """What the neighbour `peer` asks for on a listener that outlives this model."""
+        assert self._serving is not None, "it was not staged"
+        return await self._serving.answer(request, peer)
+
     async def start(self) -> None:
         """Open what is needed to ask others; nothing is sent yet."""
         if self._cloud is not None:

@@ -136,9 +136,14 @@ def enrol(folder: Path, bundle: bytes, now: datetime.datetime) -> Identity:
     return enrolled
 
 
+def is_enrolled(folder: Path) -> bool:
+    """Whether there is an enrolment, good or not."""
+    return (folder / _CERTIFICATE).exists()
+
+
 def load(folder: Path) -> Identity | None:
     """The enrolment in `folder`, None where there is none; raises EnrolmentError for one that cannot be used."""
-    if not (folder / _CERTIFICATE).exists():
+    if not is_enrolled(folder):
         return None
     own, authority = _read_certificate(folder / _CERTIFICATE), _read_certificate(folder / _AUTHORITY)
     key = folder / _KEY
@@ -169,6 +174,12 @@ def deny(folder: Path, text: bytes) -> denial.Denied:
         raise EnrolmentError(f"This list has number {denied.number}, and this node has {known.denied.number} already.")
     write_private(folder / _DENIED, text)
     return denied
+
+
+def denied_text(folder: Path) -> bytes:
+    """The newest list of denied nodes as the authority signed it; empty where there is none."""
+    path = folder / _DENIED
+    return read_bounded(path) if path.exists() else b""
 
 
 def leave(folder: Path) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import aiohttp
 
 from node.mesh.peers import Neighbour
+from node.mesh.sight import Sight
 
 
 class Neighbourhood(Protocol):
@@ -31,3 +32,9 @@ class Neighbourhood(Protocol):
 
     def doubt(self, node_id: str, reason: str) -> None:
         """That node failed a request: it is no candidate until a probe has found it well."""
+
+    def warm_tokens(self, prompt: Sequence[int], tenant: str) -> Callable[[Sight], int]:
+        """What tells about how many tokens of this prompt, asked by this tenant, are warm at a neighbour.
+
+        The prompt is hashed once, here; each neighbour costs microseconds then.
+        """

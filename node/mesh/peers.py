@@ -137,13 +137,15 @@ class Table:
         for entry in self._entries.values():
             self._probe_soon(entry, now)
 
-    def use(self, now: float) -> None:
-        """Neighbours are being chosen from; what is known of them should be fresh."""
-        if now - self._used > _IN_USE_S:
+    def use(self, now: float) -> bool:
+        """Neighbours are being chosen from; what is known of them should be fresh. Whether they were not in use."""
+        begins = now - self._used > _IN_USE_S
+        if begins:
             for entry in self._entries.values():
                 if entry.state == "alive" and now - entry.heard > _FRESH_S:
                     self._probe_soon(entry, now)
         self._used = now
+        return begins
 
     def due(self, now: float) -> list[tuple[str, Place]]:
         """Whom to probe now. Each that is given has to be told of by `heard` or `failed`."""

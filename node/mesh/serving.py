@@ -83,7 +83,10 @@ class Serving:
         return {**counted, "running": len(self._serving), "slots_taken": self._share.taken, "slots": self._share.most}
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        peer = self._peer_of(request)
+        return await self.answer(request, self._peer_of(request))
+
+    async def answer(self, request: web.Request, peer: str) -> web.StreamResponse:
+        """What the neighbour `peer` asks for; run it with `handler_cancellation`."""
         try:
             asked = wire.errand(await _body(request))
             run = self._accept(asked, peer)

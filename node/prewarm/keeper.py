@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,10 @@ class Keeper:
             return 0.0
         owner, ids = self._owner(caller), _ids(prompt)
         return max(self._stock.in_memory(owner, ids), self._stock.on_disk(owner, ids)) / len(prompt)
+
+    def shared(self) -> Iterator[tuple[Owner, list[int]]]:
+        """Prefixes that many prompts begin with, as far as they are warm, and whose they are; no single user's."""
+        return self._warmer.shared()
 
     def relieve(self, most: int | None, free: int | None) -> None:
         """Give memory back while less than a tenth of the machine's is free; both as bytes, None where unknown."""

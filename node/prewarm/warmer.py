@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,6 +131,14 @@ class Warmer:
     def explain(self) -> list[dict[str, Any]]:
         """Every decision of the plan, the most saving first, and how many of its tokens are where."""
         return [self._explained(decision) for decision in self.plan.decisions]
+
+    def shared(self) -> Iterator[tuple[Owner, list[int]]]:
+        """What of the plan's shared and pinned prefixes is warm, the most saving first."""
+        for prefix in self._prefixes(d.candidate for d in self.plan.decisions if d.candidate.kind != "recent"):
+            owner, ids = prefix.owner, prefix.ids
+            tokens = max(self._stock.in_memory(owner, ids), self._stock.on_disk(owner, ids))
+            if tokens:
+                yield owner, ids[:tokens].tolist()
 
     def _explained(self, decision: Decision) -> dict[str, Any]:
         candidate = decision.candidate

@@ -47,6 +47,20 @@ class Gauges(Collector):
         if hub := status.get("hub"):
             reached = float(hub["state"] == "reached")
             yield GaugeMetricFamily("llm_hub_reached", "1 if the last delivery reached the hub", reached)
+        if "fabric" in (mesh := status.get("mesh", {})):
+            yield from _mesh(mesh)
+
+
+def _mesh(mesh: Mapping[str, Any]) -> Iterator[Metric]:
+    there = GaugeMetricFamily("llm_mesh_neighbours", "Neighbours that proved who they are", labels=["state"])
+    for state in ("alive", "suspect"):
+        there.add_metric([state], mesh[state])
+    refused = CounterMetricFamily("llm_mesh_refused", "Connections that no neighbour was behind", labels=["reason"])
+    for reason, count in mesh["refused"].items():
+        refused.add_metric([reason], count)
+    left = mesh["certificate_left_s"]
+    yield GaugeMetricFamily("llm_mesh_certificate_seconds", "Until this node's certificate ends", left)
+    yield from (there, refused)
 
 
 def _queue(queue: Mapping[str, Any]) -> Iterator[Metric]:

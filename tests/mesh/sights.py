@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import aiohttp
 
 from node.errors import Unavailable
+from node.mesh import sketch
 from node.mesh.peers import Neighbour
 from node.mesh.sight import Sight
+
+KEY = b"of the test's fleet"  # draw sketches with it: sketch.draw(KEY, [(tenant, tokens)])
 
 
 def sight(node_id: str, **more: Any) -> Sight:
@@ -55,6 +58,10 @@ class Fixed:
 
     def doubt(self, node_id: str, reason: str) -> None:
         self.doubted[node_id] = reason
+
+    def warm_tokens(self, prompt: Sequence[int], tenant: str) -> Callable[[Sight], int]:
+        wanted = sketch.marks(KEY, prompt, tenant)
+        return lambda each: sketch.warm_tokens(each.sketch, wanted)
 
     async def close(self) -> None:
         """Close what was opened."""

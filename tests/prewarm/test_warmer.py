@@ -230,3 +230,15 @@ async def test_an_engine_that_stops_is_no_disaster(start_stock: StartStock, capl
     assert not running.done()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_many_share_is_told_as_far_as_it_is_warm(start_stock: StartStock) -> None:
+    bench = Bench((await start_stock())[0])
+    assert list(bench.warmer.shared()) == []
+    bench.ask_often()
+    await bench.move()
+    ((owner, ids),) = bench.warmer.shared()
+    assert (owner, ids) == ("", list(PREAMBLE.encode())[:64])
+    await bench.settle()
+    ((_, ids),) = bench.warmer.shared()
+    assert ids == list(PREAMBLE.encode()), "and nothing of what only one of them asked"

@@ -87,3 +87,24 @@ def test_who_answered_and_what_broke() -> None:
     assert seen["llm_failover_pause_p95_seconds"] == 0.25
     assert seen['llm_upstream_usable{place="cloud/x"}'] == 0
     assert seen['llm_upstream_usable{place="peer/a"}'] == 1
+
+
+class Among(ScriptedService):
+    """A service whose node has neighbours, or none."""
+
+    def __init__(self, mesh: dict[str, Any]) -> None:
+        super().__init__()
+        self.mesh = mesh
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"mesh": self.mesh}
+
+
+async def test_neighbours() -> None:
+    refused = {"its certificate is over; issue a new one": 3}
+    mesh = {"fabric": "f" * 16, "alive": 4, "suspect": 1, "refused": refused, "certificate_left_s": 86_400}
+    seen = figures(Among(mesh))
+    assert seen['llm_mesh_neighbours{state="alive"}'] == 4
+    assert seen['llm_mesh_refused_total{reason="its certificate is over; issue a new one"}'] == 3
+    assert seen["llm_mesh_certificate_seconds"] == 86_400
+    assert figures(Among({"state": "alone"})) == {}
