@@ -119,6 +119,8 @@ def measure(cell: Cell, seed: int) -> tuple[list[Figure], dict[str, float]]:
     schemes: dict[str, Callable[[Conditions, Talk, int], Outcome]] = {
         "link": linkworld.link,
         "eloquent": linkworld.eloquent,
+        "eloquent with our timeout": linkworld.eloquent_pto,
+        "XOR 3:1": linkworld.parity,
         "floor": linkworld.floor,
     }
     outcomes = {name: run(cell.conditions, cell.talk, seed) for name, run in schemes.items()}

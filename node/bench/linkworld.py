@@ -1,9 +1,8 @@
 """Replies over a lossy path on a virtual clock: the node's own link, and what others do instead.
 
-    link      `link.connection`, both ends, as in the node
-    eloquent  every packet carries all unacknowledged chunks (arXiv 2401.12961); an acknowledgement for each packet, and
-              a timer of 200 ms for the rest
-    floor     everything unacknowledged again every 2 ms: no scheme can be faster, none could be dearer
+    link              `link.connection`, both ends, as in the node
+    eloquent, parity  what others do, as `rivals` says
+    floor             everything unacknowledged again every 2 ms: no scheme can be faster, none could be dearer
 
 All see the same weather: a path's bad moments are the same for each of them.
 """
@@ -19,13 +18,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from node.bench.channel import Channel, Conditions, Weather
+from node.bench.rivals import EloquentListener, EloquentTalker, Listener, Talker, XorListener, XorTalker
 from node.link.connection import Connection
 from node.link.events import Came, Ended
 
 SECRET = bytes(32)
 WARM_UP = 60  # tokens of a first reply that is not counted: estimates are kept across replies
 _PAUSE_S = 0.5
-_TIMER_S = 0.2
+_RIVAL_HEADER = 28 + 4  # IP, UDP, and which reply it is
 _FLOOR_S = 0.002
 _MOST_STEPS = 5_000_000
 
@@ -163,51 +163,69 @@ def link(conditions: Conditions, talk: Talk, seed: int) -> Outcome:
 
 def eloquent(conditions: Conditions, talk: Talk, seed: int) -> Outcome:
     """All unacknowledged chunks in every packet, as far as 1,150 bytes go."""
-    up, down = _path(conditions, seed)
-    replies, start = [], 0.0
+    return _rival(EloquentTalker, EloquentListener, conditions, talk, seed)
+
+
+def eloquent_pto(conditions: Conditions, talk: Talk, seed: int) -> Outcome:
+    """Eloquent with the link's timeout in place of its own."""
+    return _rival(partial(EloquentTalker, None), EloquentListener, conditions, talk, seed)
+
+
+def parity(conditions: Conditions, talk: Talk, seed: int) -> Outcome:
+    """One parity packet for three."""
+    return _rival(XorTalker, XorListener, conditions, talk, seed)
+
+
+def _rival(
+    talker: Callable[[], Talker], listener: Callable[[], Listener], conditions: Conditions, talk: Talk, seed: int
+) -> Outcome:
+    run = _RivalRun(conditions, seed)
+    start = 0.0
     for _ in range(talk.replies):
-        reply, start = _eloquent_reply(up, down, talk, start)
-        replies.append(reply)
-    return Outcome(tuple(replies), (up.bytes + down.bytes) / (talk.chunks * talk.replies), conditions.rtt / 2)
+        start = run.reply(talker(), listener(), talk, start)
+    size = run.up.bytes + run.down.bytes
+    return Outcome(tuple(run.replies), size / (talk.chunks * talk.replies), conditions.rtt / 2)
 
 
-def _eloquent_reply(up: Channel, down: Channel, talk: Talk, start: float) -> tuple[Reply, float]:
-    clock, reply = Clock(), Reply()
-    most = 1150 // (talk.size + 1)
-    state = {"made": 0, "acked": 0, "came": 0, "timer": 0}
+class _RivalRun:
+    """One run of somebody else's scheme."""
 
-    def send(now: float) -> None:
-        first, last = state["acked"], min(state["made"], state["acked"] + most)
-        if first >= last:
-            return
-        state["timer"] += 1
-        packet = bytes(24 + (last - first) * (talk.size + 1))
-        for when, _ in down.carry(packet, now):
-            clock.at(when, lambda now: arrive(now, first, last))
-        mine = state["timer"]
-        clock.at(now + _TIMER_S, lambda now: send(now) if state["timer"] == mine else None)
+    def __init__(self, conditions: Conditions, seed: int) -> None:
+        self.up, self.down = _path(conditions, seed)
+        self.replies: list[Reply] = []
 
-    def arrive(now: float, first: int, last: int) -> None:
-        if first <= state["came"] < last:
-            reply.came += [now] * (last - state["came"])
-            state["came"] = last
-        came = state["came"]
-        for when, _ in up.carry(bytes(24), now):
-            clock.at(when, lambda now: acked(came))
+    def reply(self, talker: Talker, listener: Listener, talk: Talk, start: float) -> float:
+        """Let one reply happen; gives when the next may begin."""
+        clock, reply = Clock(), Reply()
+        self.replies.append(reply)
+        armed = math.inf
 
-    def acked(came: int) -> None:
-        state["acked"] = max(state["acked"], came)
+        def put(packets: list[bytes], now: float) -> None:
+            nonlocal armed
+            for packet in packets:
+                for when, copy in self.down.carry(packet, now, _RIVAL_HEADER):
+                    clock.at(when, partial(arrive, copy))
+            when = talker.timer()
+            if when < math.inf and when != armed:
+                armed = when
+                clock.at(max(now, when), lambda now: put(talker.expire(now), now))
 
-    def make(now: float) -> None:
-        reply.made.append(now)
-        state["made"] += 1
-        send(now)
+        def arrive(packet: bytes, now: float) -> None:
+            chunks, answers = listener.receive(packet)
+            reply.came += [now] * len(chunks)
+            for answer in answers:
+                for when, copy in self.up.carry(answer, now, _RIVAL_HEADER):
+                    clock.at(when, lambda now, copy=copy: put(talker.receive(copy, now), now))  # type: ignore[misc]
 
-    for number in range(talk.chunks):
-        clock.at(start + (number + 1) / talk.rate, make)
-    end = clock.run(start + _limit(talk), lambda: state["acked"] >= talk.chunks)
-    reply.whole = state["came"] == talk.chunks
-    return reply, end + _PAUSE_S
+        def make(now: float) -> None:
+            reply.made.append(now)
+            put(talker.push(bytes(talk.size), now), now)
+
+        for number in range(talk.chunks):
+            clock.at(start + (number + 1) / talk.rate, make)
+        end = clock.run(start + _limit(talk), lambda: len(reply.came) == talk.chunks and talker.idle())
+        reply.whole = len(reply.came) == talk.chunks
+        return end + _PAUSE_S
 
 
 def floor(conditions: Conditions, talk: Talk, seed: int) -> Outcome:

@@ -91,6 +91,7 @@ class Connection:
         self._challenge = b""
         self._response = b""
         self._pinging = False
+        self._expected: set[int] = set()  # a client's slots whose text has not come whole
         self._bytes_in = self._bytes_out = 0  # from and to an address that is not proven
         self._acks = Acknowledgements()
         self._store = Store()
@@ -111,24 +112,26 @@ class Connection:
             raise ValueError(f"slot {slot} cannot be opened")
         receiver = Receiver(slot, receive_from, crc, size, self._store)
         self._streams[slot] = Stream(Sender(slot, send_from, crc, size), receiver)
+        if self._client:
+            self._expected.add(slot)
 
     def send(self, slot: int, chunk: bytes, now: float) -> None:
         """Send a chunk; it leaves with the next `datagrams_to_send`."""
-        stream = self._streams[slot]
+        stream = self._out.wake(slot)
         if not stream.sender.done:
             stream.sender.push(chunk)
             stream.schedule.news(now)
 
     def finish(self, slot: int, now: float, meta: bytes = b"") -> None:
         """No more chunks will be sent on a slot."""
-        stream = self._streams[slot]
+        stream = self._out.wake(slot)
         if stream.sender.end is None and not stream.sender.done:
             stream.sender.finish(meta)
             stream.schedule.news(now)
 
     def stop(self, slot: int, now: float) -> None:
         """Tell the other end that no more of this slot is wanted; it should finish it."""
-        stream = self._streams[slot]
+        stream = self._out.wake(slot)
         if not stream.receiver.done:
             stream.stopping = True
             stream.schedule.news(now)
@@ -139,7 +142,7 @@ class Connection:
 
     def unacknowledged(self) -> int:
         """Bytes of all slots that have not been acknowledged, or were not even sent."""
-        return sum(stream.sender.unacknowledged for stream in self._streams.values())
+        return self._out.unacknowledged()
 
     def said(self) -> int:
         """Bytes of text that were sent, or are to be, on all slots."""
@@ -245,6 +248,7 @@ class Connection:
         self._events.extend(Came(slot, number + i, chunk) for i, chunk in enumerate(chunks))
         if receiver.done:
             stream.stopping = False
+            self._expected.discard(slot)
             self._events.append(Ended(slot, receiver.whole, receiver.end.meta if receiver.end else b""))
         return receiver.done or (gaps and not receiver.gaps)
 
@@ -309,7 +313,7 @@ class Connection:
     def _next_body(self, now: float) -> tuple[list[Block], bool] | None:
         """The blocks of the next packet, and whether it asks for an acknowledgement; None when nothing is due."""
         room = self._room()
-        if room < LEAST_ROOM:
+        if room < LEAST_ROOM or self._due_at(now) > now:
             return None
         first: list[Block] = []
         if self._response:
@@ -346,16 +350,18 @@ class Connection:
         return self._pinging or self._ping_at() <= now
 
     def _ping_at(self) -> float:
-        expecting = self._client and any(not stream.receiver.done for stream in self._streams.values())
-        return max(self.last_heard, self._out.last) + PING_S if expecting else math.inf
+        return max(self.last_heard, self._out.last) + PING_S if self._expected else math.inf
 
     def timer(self, now: float) -> float:
         """When `datagrams_to_send` has something to do at the latest; infinity while there is nothing."""
         if self.closed or self._room() < LEAST_ROOM:
             return math.inf
+        return min(self._acks.due, self._ping_at()) if self._cramped else self._due_at(now)
+
+    def _due_at(self, now: float) -> float:
         if self._closing is not None or self._response or self._pinging:
             return now
-        return min(self._acks.due, self._ping_at(), math.inf if self._cramped else self._out.next_at(now))
+        return min(self._acks.due, self._ping_at(), self._out.next_at(now))
 
     def dead(self, now: float) -> bool:
         """Whether nobody was heard for so long that the link is given up."""

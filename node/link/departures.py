@@ -52,10 +52,27 @@ class Departures:
     def __init__(self) -> None:
         self.path = Path()
         self.streams: dict[int, Stream] = {}
+        self._busy: dict[int, Stream] = {}  # those of which packets may have to go: finished ones cost nothing more
         self._flights: deque[tuple[float, Flight]] = deque()
         self._free_at = -math.inf
         self.last = -math.inf  # when a packet that asks for an acknowledgement went out
         self._unanswered = math.inf  # when the oldest without an answer after it went out
+
+    def wake(self, slot: int) -> Stream:
+        """The stream of a slot of which something is to be said."""
+        stream = self._busy[slot] = self.streams[slot]
+        return stream
+
+    def unacknowledged(self) -> int:
+        """Bytes of text that have not been acknowledged, or were not even sent."""
+        return sum(stream.sender.unacknowledged for stream in self._busy.values())
+
+    def _awake(self) -> list[tuple[int, Stream]]:
+        """The busy streams; those that have become idle are forgotten."""
+        awake = [(slot, stream) for slot, stream in self._busy.items() if stream.active]
+        if len(awake) < len(self._busy):
+            self._busy = dict(awake)
+        return awake
 
     def left(self, number: int, size: int, eliciting: bool, now: float) -> None:
         """A datagram of `size` bytes went out; one that only acknowledges is not held against the next."""
@@ -73,7 +90,8 @@ class Departures:
 
     def next_at(self, now: float) -> float:
         """When something is due and may go; infinity where nothing is."""
-        due = min((self.due(stream, now)[0] for stream in self.streams.values()), default=math.inf)
+        pto = self.path.pto
+        due = min((self._when(stream, pto, now) for _, stream in self._awake()), default=math.inf)
         if self._flights:
             due = min(due, self._flights[0][0])
         return max(due, self._free_at)
@@ -97,10 +115,9 @@ class Departures:
 
     def _by_due(self, now: float) -> list[Stream]:
         """The streams whose packets are due, the longest due first."""
-        if len(self.streams) == 1:
-            return [stream for stream in self.streams.values() if self.due(stream, now)[0] <= now]
-        due = [(self.due(stream, now)[0], slot) for slot, stream in self.streams.items()]
-        return [self.streams[slot] for when, slot in sorted(due) if when <= now]
+        pto = self.path.pto
+        due = [(when, slot) for slot, stream in self._awake() if (when := self._when(stream, pto, now)) <= now]
+        return [self.streams[slot] for _, slot in sorted(due)]
 
     def _flight_due(self, now: float, room: int) -> bool:
         if not self._flights or self._flights[0][0] > now:
@@ -145,11 +162,7 @@ class Departures:
             return _BUDGET
         return max(_LEAST_BUDGET, min(_BUDGET, int(self.path.rate * _HOLD_S) - PER_PACKET))
 
-    def due(self, stream: Stream, now: float) -> tuple[float, Kind]:
-        """When a stream's next packet goes, silence considered."""
-        if not stream.active:
-            return math.inf, Kind.REPEAT
-        when, kind = stream.schedule.due(self.path.pto)
-        if now - self._unanswered > SILENT_S:
-            return max(when, self.last + 1.0), kind
-        return when, kind
+    def _when(self, stream: Stream, pto: float, now: float) -> float:
+        """When a busy stream's next packet goes, silence considered."""
+        when = stream.schedule.due(pto)[0]
+        return max(when, self.last + 1.0) if now - self._unanswered > SILENT_S else when

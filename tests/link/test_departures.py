@@ -8,7 +8,7 @@ import pytest
 
 from node.link import packet
 from node.link.departures import SILENT_S, Departures, Stream
-from node.link.packet import Ack, Block, Data, Flight
+from node.link.packet import Ack, Block, Data, Flight, Got
 from node.link.path import LEAST_RATE, OVERHEAD
 from node.link.receiver import Receiver
 from node.link.sender import Sender
@@ -22,7 +22,7 @@ def departures(*slots: int) -> Departures:
 
 
 def say(out: Departures, slot: int, chunk: bytes, now: float) -> None:
-    out.streams[slot].sender.push(chunk)
+    out.wake(slot).sender.push(chunk)
     out.streams[slot].schedule.news(now)
 
 
@@ -106,6 +106,20 @@ def test_after_a_long_silence_news_wait_for_a_timeout() -> None:
     late = 1.0 + SILENT_S + 0.1
     out.left(2, 60, True, late)
     say(out, 0, b"b", late)
-    assert out.due(out.streams[0], late)[0] == late + 1.0
+    assert out.next_at(late) == late + 1.0
     out.answered(late)
-    assert out.due(out.streams[0], late)[0] == late
+    assert out.next_at(late) == late
+
+
+def test_replies_that_are_over_cost_nothing_more() -> None:
+    out = departures(*range(200))
+    for slot in range(200):
+        say(out, slot, b"a", 1.0)
+        assert out.unacknowledged() == 1
+        out.streams[slot].sender.finish()
+        out.news(1.0, 1000, flights=True)
+        out.streams[slot].sender.got(Got(slot, 1, whole=True), 1.0)
+    out.wake(7)
+    assert out.next_at(2.0) == math.inf
+    assert out.unacknowledged() == 0
+    assert not out._busy, "no timer looks at them"
