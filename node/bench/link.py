@@ -125,15 +125,19 @@ def measure(cell: Cell, seed: int) -> tuple[list[Figure], dict[str, float]]:
     }
     outcomes = {name: run(cell.conditions, cell.talk, seed) for name, run in schemes.items()}
     stalls = {name: mean(map(stall, outcome.replies)) for name, outcome in outcomes.items()}
-    return list(_figures(cell, outcomes, stalls)), stalls
+    return list(figures(cell, outcomes, cell.talk.replies)), stalls
 
 
-def _figures(cell: Cell, outcomes: dict[str, Outcome], stalls: dict[str, float]) -> Iterator[Figure]:
+def figures(cell: Cell, outcomes: dict[str, Outcome], replies: int) -> Iterator[Figure]:
+    """What a cell comes to for the link, of so many `replies`; stalls are told for each scheme."""
     ours, title = outcomes["link"], f"{cell.number} · {cell.name}"
     whole = sum(reply.whole and len(reply.came) == cell.talk.chunks for reply in ours.replies)
-    yield Figure(f"{title}: whole", 100 * whole / cell.talk.replies, "%", at_least=100)
+    yield Figure(f"{title}: whole", 100 * whole / replies, "%", at_least=100)
+    stalls = {name: mean(map(stall, outcome.replies)) for name, outcome in outcomes.items()}
     low, high = interval([stall(reply) for reply in ours.replies], random.Random(1))
-    others = f"{low:.2f} to {high:.2f}; eloquent {stalls['eloquent']:.2f}, floor {stalls['floor']:.2f}"
+    others = "; ".join(
+        [f"{low:.2f} to {high:.2f}", *(f"{name} {stalls[name]:.2f}" for name in stalls if name != "link")]
+    )
     limit = cell.stall if cell.above_floor is None else stalls["floor"] + cell.above_floor
     yield Figure(f"{title}: stall ratio", stalls["link"], "%", at_most=limit, detail=others)
     delays = added(ours)

@@ -138,7 +138,7 @@ class Session:
             reply.said = reply.came
             client.send(slot, b"?", now)
             client.finish(slot, now)
-        self._pump(now)
+        self._pump(True, now)
 
     def _say(self, number: int, slot: int, now: float) -> None:
         """The next chunk of a reply, as long as it is asked for on this link."""
@@ -153,17 +153,18 @@ class Session:
             node.finish(slot, now)
         else:
             self._clock.at(now + reply.gap, partial(self._say, number, slot))
-        self._pump(now)
+        self._pump(False, now)
 
-    def _pump(self, now: float) -> None:
-        for client, end in self._ends.items():
-            self._events(client, end, now)
-            for data, _ in end.datagrams_to_send(now):
-                self._put(client, data, now)
-            when = max(end.timer(now), now + 1e-6)
-            if when < math.inf and not now < self._armed.get(client, -1.0) <= when:
-                self._armed[client] = when
-                self._clock.at(when, self._pump)
+    def _pump(self, client: bool, now: float) -> None:
+        """Let one end say what it has to."""
+        end = self._ends[client]
+        self._events(client, end, now)
+        for data, _ in end.datagrams_to_send(now):
+            self._put(client, data, now)
+        when = max(end.timer(now), now + 1e-6)
+        if when < math.inf and not now < self._armed.get(client, -1.0) <= when:
+            self._armed[client] = when
+            self._clock.at(when, partial(self._pump, client))
 
     def _put(self, client: bool, data: bytes, now: float) -> None:
         self.tally.datagrams += 1
@@ -178,7 +179,7 @@ class Session:
 
     def _arrive(self, client: bool, data: bytes, now: float) -> None:
         self._ends[client].receive_datagram(data, "node" if client else "client", now)
-        self._pump(now)
+        self._pump(client, now)
 
     def _events(self, client: bool, end: Connection, now: float) -> None:
         asked = False

@@ -58,4 +58,4 @@ def test_a_cells_figures_and_targets() -> None:
         "1 · x: last chunk, p95",
     ]
     assert figures[0].value == 100
-    assert set(stalls) == {"link", "eloquent", "floor"}
+    assert set(stalls) == {"link", "eloquent", "eloquent with our timeout", "XOR 3:1", "floor"}

@@ -8,7 +8,7 @@ import pytest
 
 from node.bench.channel import Conditions
 from node.bench.link import stall
-from node.bench.linkworld import Outcome, Talk, eloquent, floor, link
+from node.bench.linkworld import Outcome, Talk, eloquent, eloquent_pto, floor, link, parity
 
 TALK = Talk(50, replies=3, chunks=100)
 SCHEMES = [link, eloquent, floor]
@@ -18,7 +18,7 @@ def stalled(outcome: Outcome) -> float:
     return sum(map(stall, outcome.replies)) / len(outcome.replies)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [*SCHEMES, eloquent_pto, parity])
 def test_a_clean_path_adds_nothing(scheme) -> None:  # type: ignore[no-untyped-def]
     outcome = scheme(Conditions(rtt=0.1), TALK, 1)
     assert len(outcome.replies) == 3
@@ -38,6 +38,11 @@ def test_the_order_of_the_schemes_under_loss() -> None:
     conditions = Conditions(rtt=0.15, loss=0.1)
     ours, theirs, least = (stalled(scheme(conditions, TALK, 5)) for scheme in SCHEMES)
     assert least < ours < theirs
+
+
+def test_parity_is_worse_than_either_where_two_of_four_are_lost() -> None:
+    conditions = Conditions(rtt=0.15, loss=0.2)
+    assert stalled(parity(conditions, TALK, 5)) > stalled(eloquent(conditions, TALK, 5))
 
 
 def test_in_a_burst_nobody_beats_the_floor_by_more_than_chance() -> None:

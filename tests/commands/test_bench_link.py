@@ -8,20 +8,40 @@ from pathlib import Path
 
 import pytest
 
+from node.bench.live import hosts
 from node.cli import main
 
 
-def test_one_cell_with_its_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "stalls.csv"
-    main(["bench", "link", "--cells", "9.6 kbit", "--csv", str(file), "--json"])
+def test_one_cell_with_its_csv_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "stalls.png"
+    main(["bench", "link", "--cells", "9.6 kbit", "--plot", str(picture), "--json"])
     said = json.loads(capsys.readouterr().out)
     assert [figure["name"] for figure in said["figures"]][:2] == [
         "6 · 9.6 kbit/s: whole",
         "6 · 9.6 kbit/s: stall ratio",
     ]
-    header, row = csv.reader(file.read_text().splitlines())
-    assert header == ["row", "cell", "loss", "link", "eloquent", "floor"]
-    assert row[:3] == ["6", "9.6 kbit/s", "0.05"]
+    header, *rows = csv.reader(picture.with_suffix(".csv").read_text().splitlines())
+    assert header == ["path", "row", "cell", "loss", "scheme", "stall"]
+    assert [row[4] for row in rows] == ["link", "eloquent", "eloquent with our timeout", "XOR 3:1", "floor"]
+    assert rows[0][:4] == ["simulated", "6", "9.6 kbit/s", "5"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_replies_that_are_bent_and_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "link", "--cells", "bent and cut", "--replies", "50", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [figure["value"] for figure in said["figures"]] == [0, 0]
+    assert "50 replies" in said["figures"][0]["detail"]
+
+
+def test_without_root_the_live_cells_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hosts, "obstacle", lambda: "only root may")
+    assert main(["bench", "link", "--only", "live", "--quick", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["figures"][0]["name"] == "live cells: left out"
+    assert said["figures"][0]["detail"] == "only root may"
 
 
 def test_cells_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,13 +109,13 @@ def outcome(script: Script, made: Log, came: Log, traffic: Traffic, delay: float
     replies = [
         Reply(made.times[reply], came.times.get(reply, []), reply in came.whole)
         for reply in sorted(made.times)
-        if scripts.counted(reply)
+        if scripts.counted(reply) and len(made.times[reply]) > 1
     ]
     size = sum(count for name, (_, count) in traffic.items() if name.split()[-1] == str(script.port))
     chunks = sum(map(len, made.times.values()))
     return Outcome(tuple(replies), size / max(1, chunks), delay)
 
 
-def script_for(scheme: str, talk: Talk, readers: int, deadline_s: float = 120.0) -> Script:
+def script_for(scheme: str, talk: Talk, readers: int, *, deadline_s: float = 120.0, priority: bool = False) -> Script:
     """A scheme's part in a cell, on a port of its own."""
-    return Script(scheme, PORTS[scheme], talk, readers, deadline_s)
+    return Script(scheme, PORTS[scheme], talk, readers, deadline_s, priority)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import os
 import signal
 import sys
 from types import ModuleType
@@ -58,6 +59,8 @@ async def play(script: Script, far: bool) -> Log:
 def main(words: list[str]) -> int:
     """An end's process."""
     script = msgspec.json.decode(words[1], type=Script)
+    if script.priority:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     log = asyncio.run(play(script, words[0] == "far"))
     print(msgspec.json.encode(log).decode(), flush=True)  # noqa: T201  # its parent reads it
     return 0

@@ -10,6 +10,7 @@ import math
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 from node.bench.live import script as scripts
 from node.bench.live.hosts import NEAR
@@ -36,8 +37,7 @@ class _Near(asyncio.DatagramProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport), "asyncio made it for datagrams"
-        self._transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)  # before 3.12 asyncio's own are no subclass
 
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         reply, packet = int.from_bytes(data[:_NUMBER], "big"), data[_NUMBER:]
@@ -90,8 +90,7 @@ class _Far(asyncio.DatagramProtocol):
         self._said = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport), "asyncio made it for datagrams"
-        self._transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)  # before 3.12 asyncio's own are no subclass
 
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         if int.from_bytes(data[:_NUMBER], "big") != self._reply:

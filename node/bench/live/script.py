@@ -27,6 +27,7 @@ class Script(msgspec.Struct, frozen=True):
     talk: Talk
     readers: int = 1
     deadline_s: float = 120.0
+    priority: bool = False  # before all other work of the machine
 
 
 @dataclass(slots=True)
