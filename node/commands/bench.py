@@ -247,7 +247,11 @@ async def _journal(args: argparse.Namespace, settings: Settings, changes: list[s
 
 
 async def _link(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
-    return Report("outpost bench link", await bench_link.measure(args), ("a simulated path, and a clock of its own",))
+    return Report(
+        "outpost bench link",
+        await bench_link.measure(args),
+        ("simulated cells: the path and the clock; live ones: this machine, and what else it does",),
+    )
 
 
 async def _memory(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
