@@ -19,7 +19,7 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
-from node.commands import bench_drafts, bench_link, bench_load, bench_memory, bench_prewarm, bench_warming
+from node.commands import bench_drafts, bench_link, bench_load, bench_memory, bench_mesh, bench_prewarm, bench_warming
 from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.fleet import profiles
@@ -154,6 +154,8 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     beside.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of each kind (default: 3)")
     warmed = _add(benches, "warming", "what warm prefixes cost, and what they give", bench_warming.ABOUT, _warming)
     bench_warming.add_arguments(warmed, _count)
+    meshed = _add(benches, "mesh", "what deciding who answers costs", bench_mesh.ABOUT, _mesh)
+    bench_mesh.add_arguments(meshed)
     decisions = _add(benches, "admission", "what deciding who runs costs", _ADMISSION, _admission)
     decisions.add_argument("--quick", action="store_true", help="fewer decisions: a first impression")
     endurance.add_argument("--clients", type=_count, default=64, metavar="N", help="how many (default: 64)")
@@ -336,6 +338,10 @@ async def _admission(args: argparse.Namespace, settings: Settings, changes: list
     steps.next(f"{plan.waiting:,} requests waiting")
     figures = [*admission.queue_figures(plan), *admission.limit_figures(plan, steps.next)]
     return Report("outpost bench admission", tuple(figures), _conditions(settings)[1:])
+
+
+async def _mesh(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    return Report("outpost bench mesh", await bench_mesh.measure(args), _conditions(settings)[1:])
 
 
 async def _slow_reader(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

@@ -96,7 +96,7 @@ class Crossing:
             await self._cloud.open()
             cloud = self._settings.cloud
             log.info("a cloud may be asked", extra={"place": self._cloud.name, "policy": cloud.policy})
-            if cloud.url.startswith("http://") and (cloud.api_key_file or cloud.api_key_env):
+            if self._cloud.exposes_key:
                 log.warning("the cloud's API key travels without TLS", extra={"place": self._cloud.name})
 
     async def drained(self) -> None:

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_S, PROBE_S = 5.0, 5.0
 _CHUNK = 64 << 10
+_OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
 _MAX_KEY_BYTES = 4096
 _OVERLOADED = frozenset({429, 503, 529})
 
@@ -58,6 +59,12 @@ class Cloud:
         self._probing: asyncio.Task[None] | None = None
         self.name = f"cloud/{urlsplit(settings.url).hostname or 'cloud'}"
         self._remote = Remote(self)
+
+    @property
+    def exposes_key(self) -> bool:
+        """Whether the key travels over a network without TLS."""
+        there = urlsplit(self._url)
+        return bool(self._key) and there.scheme == "http" and there.hostname not in _OWN_HOSTS
 
     async def open(self) -> None:
         """Nothing is sent before somebody asks."""

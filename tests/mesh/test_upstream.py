@@ -277,6 +277,15 @@ async def test_it_is_tried_with_a_question_that_costs_nothing(models: int, state
     assert not seen, "no completion was asked for"
 
 
+@pytest.mark.parametrize(
+    ("url", "key", "exposed"),
+    [("http://a.example/v1", "k", True), ("https://a.example/v1", "k", False), ("http://127.0.0.1/v1", "k", False)],
+)
+def test_a_key_that_everybody_can_read_is_noticed(url: str, key: str, exposed: bool) -> None:
+    assert Cloud(CloudSettings(url=url), ByteModel(), key).exposes_key is exposed
+    assert not Cloud(CloudSettings(url=url), ByteModel(), "").exposes_key
+
+
 def test_the_key_is_in_a_file_or_a_variable(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-1\n")
     assert api_key(CloudSettings()) == ""
