@@ -311,3 +311,19 @@ async def test_every_fate_is_counted_once() -> None:
         gate.submit(request("d"), lambda event: None)
     fates = gate.sensors.levels["standard"].fates
     assert fates == {"admitted": 4, "cancelled": 1, "finished": 1, "failed": 2}
+
+
+async def test_what_a_newcomer_would_wait_and_the_usual_pace() -> None:
+    gate, source = make()
+    assert gate.wait_s("standard") == 0.0
+    assert gate.gap_s() is None
+    gate.submit(request("a"), lambda event: None)
+    for _ in range(3):
+        source.emit("a", Token(1, b"x"))
+        await asyncio.sleep(0.002)
+    gap = gate.gap_s()
+    assert gap is not None
+    assert 0 < gap < 1
+    source.finish("a")
+    gate.submit(request("b"), lambda event: None)
+    assert gate.wait_s("standard") > 0

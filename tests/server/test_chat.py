@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from node.server.app import create_app
+from node.settings import Cloud, Settings
 from tests.server.wire import USER, chat, events, post, refused, stream, text_of
-from tests.support.service import ByteModel, scripted, serving
+from tests.support.service import ByteModel, running_app, scripted, serving
 
 PATH = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
@@ -159,3 +161,60 @@ async def test_a_callers_limits_are_told() -> None:
         for more in ({}, {"stream": True}):
             _, _, headers = await post(url + PATH, chat(**more))
             assert headers["x-ratelimit-remaining-tokens"] == "7"
+
+
+async def test_an_answer_goes_on_after_how_it_began() -> None:
+    service, source = scripted()
+    begun = {"role": "assistant", "content": "Once upon"}
+    async with serving(service) as url:
+        assert (await post(url + PATH, chat(messages=[*USER, begun], continue_final_message=True)))[0] == 200
+    model = service.model
+    assert source.submitted[0].prompt == (*model.chat(USER), *model.encode("Once upon")[1:])
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"continue_final_message": True}, "continue_final_message"),
+        (
+            {"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True},
+            "continue_final_message",
+        ),
+            {"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True},
+            "continue_final_message",
+        ),
+        (
+            {"messages": [*USER, {"role": "assistant", "content": "x"}]}
+            | {"continue_final_message": True, "response_format": {"type": "json_object"}},
+            "continue_final_message",
+        ),
+        (
+            {"messages": [*USER, {"role": "assistant", "content": "x"}]}
+            | {"continue_final_message": True, "add_generation_prompt": True},
+            "add_generation_prompt",
+        ),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ],
+)
+async def test_a_beginning_that_cannot_go_on_is_refused_by_name(more: dict[str, Any], param: str) -> None:
+    async with serving(scripted()[0]) as url:
+        status, error = await refused(url, chat(**more))
+    assert (status, error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("headers", "cloud"), [({}, ""), ({"Outpost-Cloud": "allow"}, "allow"), ({"Outpost-Cloud": "Never"}, "never")]
+)
+async def test_what_may_leave_is_kept_only_where_there_is_a_cloud(headers: dict[str, str], cloud: str) -> None:
+    service, source = scripted()
+    settings = Settings(cloud=Cloud(url="http://127.0.0.1:1/v1", policy="ask"))
+    async with running_app(create_app(settings, service)) as url:
+        await post(url + PATH, chat(seed=3), headers)
+        await post(f"{url}/v1/completions", {"prompt": "x"})
+    async with serving(service) as url:
+        await post(url + PATH, chat())
+    (asked, text, alone) = (request.asked for request in source.submitted)
+    assert asked is not None
+    assert asked.cloud == cloud
+    assert json.loads(asked.body) == {"messages": USER, "seed": 3}
+    assert text is alone is None

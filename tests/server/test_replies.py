@@ -164,3 +164,18 @@ def test_error_bodies() -> None:
     assert json.loads(error_body(InvalidRequest("No.", hint="Do."))) == {
         "error": {"message": "No. Do.", "type": "invalid_request_error", "param": None, "code": None}
     }
+
+
+def test_who_answered_is_told_at_the_end_where_it_was_somebody_else() -> None:
+    moved = Finished("stop", 7, 2, ("peer/a", "local"))
+    for kind in (reply(), TextReply("i", 9, "m")):
+        last = events(kind.closing(moved, 0, 4))[-2]
+        assert last["outpost"] == {"seq": 4, "served_by": ["peer/a", "local"]}
+        assert last["choices"][0]["finish_reason"] == "stop"
+    whole = json.loads(reply().whole("x", (), moved, 0))
+    assert whole["usage"]["outpost"] == {"served_by": ["peer/a", "local"]}
+    assert "outpost" not in json.loads(reply().whole("x", (), Finished("stop", 7, 2, ("local",)), 0))["usage"]
+    usage = events(reply(include_usage=True).closing(moved, 0, 4))[-2]["usage"]
+    assert usage["outpost"] == {"served_by": ["peer/a", "local"]}
+    both = reply(answer_cached=True).usage(moved, 0)["outpost"]
+    assert both == {"answer_cached": True, "served_by": ("peer/a", "local")}

@@ -201,3 +201,20 @@ async def test_the_source_is_held_only_while_all_readers_lag() -> None:
     session.lagging("slow", True)
     session.left("slow")
     assert source.held[-1] == ("r", False), "without readers a resumable answer goes on"
+
+
+async def test_who_answered_is_part_of_the_end() -> None:
+    session, _ = make()
+    session.feed(Started(3, "peer/a"))
+    feed_text(session, "a")
+    session.feed(Started(3, "local"))
+    session.feed(Finished("stop", 3, 1))
+    assert session.end == Finished("stop", 3, 1, ("peer/a", "local"))
+    stopped, _ = make(stop=("X",))
+    stopped.feed(Started(0, "peer/b"))
+    feed_text(stopped, "aX")
+    assert stopped.end == Finished("stop", 3, 1, ("peer/b",))
+    alone, _ = make()
+    alone.feed(Started(0))
+    alone.feed(Finished("stop", 3, 0))
+    assert alone.end == Finished("stop", 3, 0)
