@@ -180,9 +180,6 @@ async def test_an_answer_goes_on_after_how_it_began() -> None:
             {"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True},
             "continue_final_message",
         ),
-            {"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True},
-            "continue_final_message",
-        ),
         (
             {"messages": [*USER, {"role": "assistant", "content": "x"}]}
             | {"continue_final_message": True, "response_format": {"type": "json_object"}},
