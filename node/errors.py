@@ -24,6 +24,7 @@ NodeError
 └── OperatorError             exit 1                       what a person at the terminal has to mend
     ├── SettingsError         exit 2                       unknown key, wrong type, impossible combination
     ├── ModelFileError                                     missing, truncated, broken or unsupported weights
+    ├── Unfit                                              a model that does not do what its profile promises
     ├── EnrolmentError                                     a key, certificate or list that makes no neighbour
     ├── PullError                                          download failed, wrong hash, no space
     └── FleetError                                         an update is not possible; what was committed serves on
@@ -189,6 +190,12 @@ class ModelFileError(OperatorError):
 
 class EnrolmentError(OperatorError):
     pass
+
+
+class Unfit(OperatorError):
+    def __init__(self, message: str, evidence: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.evidence = dict(evidence or {})
 
 
 class PullError(OperatorError):

@@ -304,6 +304,15 @@ class Service(Protocol):
     @property
     def admission(self) -> Admission: ...
 
+    async def settled(self) -> None:
+        """Wait while the model is being exchanged and there is none to ask; raises Unavailable after a while."""
+
+    def source_of(self, model: Model) -> TokenSource:
+        """Where requests whose tokens `model` made go in; raises Unavailable when it is not served any more."""
+
+    async def activate(self, model: str, profile: str, probation_s: float) -> Mapping[str, Any]:
+        """Begin to serve another model or profile, whichever is named; gives how far that is. See `fleet.choice`."""
+
     @property
     def sampling(self) -> Sampling:
         """What counts where a request names nothing else."""

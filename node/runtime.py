@@ -22,12 +22,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import msgspec
 from aiohttp import web
 
 from node.admission import policy
 from node.engine.power import Allowance, Look, look_at_machine, watch
 from node.errors import SettingsError, Unavailable
 from node.fleet import profiles
+from node.fleet.boot import Upkeep, over
+from node.fleet.pinned import Pinned
 from node.generation import Admission, Load, Model, Prewarming, Sampling, TokenSource, Warmth
 from node.machine.memory import memory, resident
 from node.mesh.crossing import Crossing
@@ -38,6 +41,7 @@ from node.mesh.places import Neighbourhood, nothing_warm
 from node.mesh.portrait import Portrait
 from node.mesh.post import PostOffice
 from node.mesh.wire import PATH as GENERATE
+from node.served import Served
 from node.server.app import STREAMS, create_app
 from node.serving import Serving
 from node.settings import Settings, home
@@ -77,8 +81,10 @@ class Node:
         tuning: Sequence[str] = (),
         look: Look = look_at_machine,
         neighbourhood: Neighbourhood | None = None,
+        upkeep: Upkeep | None = None,
     ) -> None:
         self._settings = settings
+        self._upkeep = upkeep or Upkeep(over(settings))
         policy.rules(settings.queue)  # what is absurd is told before a model is loaded
         self._quotas = policy.quotas(settings)
         self._tuning = tuning if tuning and wanted(settings) else ()
@@ -87,16 +93,21 @@ class Node:
         self._background: list[asyncio.Task[None]] = []
         self._parts: list[Part] = []
         self._runner: web.AppRunner | None = None
+        self._stopping = False
         path = _database_file(settings)
         self._database = Database(path, _SYNC[settings.streams.durability]) if path else None
         self._neighbours = _neighbours(settings, Portrait(lambda: self._serving, look))
         self._neighbours.add(self._serve_neighbours)
-        warm_share = self._neighbours.warm_share if neighbourhood is None else nothing_warm
-        around = neighbourhood or (self._neighbours if self._neighbours.enrolled else None)
-        self._serving = Serving(settings, self._quotas, self._database, around, warm_share)
+        self._warm_share = self._neighbours.warm_share if neighbourhood is None else nothing_warm
+        self._around = neighbourhood or (self._neighbours if self._neighbours.enrolled else None)
+        self._served = Served(self._make(settings, self._upkeep.pinned), self._make, self._front)
         self.post = PostOffice(settings)  # what waits for the network; open for as long as anybody may be answered
-        self._entry: TokenSource | None = None  # what stands in front of the present model's queue
+        self._updater = self._upkeep.updater(self._served, settings, self._is_powered, self._report)
         self.url = ""
+        self.started = False
+
+    def _make(self, settings: Settings, pinned: Pinned | None = None) -> Serving:
+        return Serving(settings, self._quotas, self._database, self._around, self._warm_share, pinned)
 
     def _front(self, serving: Serving) -> TokenSource:
         """The stages before a model's own queue, the last one to see a request first."""
@@ -107,7 +118,7 @@ class Node:
 
     def _join(self) -> list[Part]:
         """What works beside the model, in the order of starting; the node listens, and has a model, by then."""
-        return [self._neighbours]
+        return [self._neighbours, self._updater]
 
     def _serve_neighbours(self, app: web.Application) -> None:
         """Answer them, each time with the model that is served then."""
@@ -117,14 +128,33 @@ class Node:
 
         app.router.add_post(GENERATE, generate)
 
+    async def _report(self, told: Mapping[str, object]) -> None:
+        """How an update ended, for whoever looks after the fleet; it waits for the network like all else."""
+        if self.post.outbox is not None:
+            key = f"rollout-{told['rollout']}-{told['revision']}"
+            await self.post.outbox.put("report", msgspec.json.encode(told), key=key)
+
+    async def activate(self, model: str, profile: str, probation_s: float) -> Mapping[str, Any]:
+        return await self._updater.activate_named(model, profile, probation_s)
+
+    @property
+    def _serving(self) -> Serving:
+        return self._served.current
+
     @property
     def model(self) -> Model:
         return self._serving.model
 
     @property
     def source(self) -> TokenSource:
-        assert self._entry is not None, "the node was not started"
-        return self._entry
+        assert self._served.entry is not None, "the node was not started"
+        return self._served.entry
+
+    def source_of(self, model: Model) -> TokenSource:
+        return self._served.source_of(model)
+
+    async def settled(self) -> None:
+        await self._served.settled()
 
     @property
     def admission(self) -> Admission:
@@ -145,11 +175,11 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        return self._serving.ready and not self.draining
+        return self._serving.ready and not self._stopping
 
     @property
     def draining(self) -> bool:
-        return self._entry is not None and self._serving.reception.gate.closed
+        return self._stopping
 
     def load(self) -> Load:
         return self._serving.load_now(memory().available)
@@ -179,8 +209,7 @@ class Node:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         tls = _tls(self._settings)
         store = await self._open_store()
-        await self._serving.load()
-        self._entry = self._front(self._serving)
+        await self._served.start()
         self._begin(self._steer())
         try:
             await self.post.start()
@@ -198,6 +227,7 @@ class Node:
         self._tune_when_idle()
         if self._allowance.wanted:
             self._begin(watch(self._allowance, self._look, self._limit_threads, time.monotonic))
+        self.started = True
         log.info("ready", extra={"url": self.url, "model": self.model.info.id, "engine": self.model.info.engine})
 
     async def stop(self, grace_s: float | None = None) -> None:
@@ -205,7 +235,8 @@ class Node:
         grace_s = self._settings.server.grace_s if grace_s is None else grace_s
         if self._auto_tune is not None:
             await self._auto_tune.stop()
-        if self._entry is not None:
+        self._stopping = True
+        if self._served.entry is not None:
             draining = asyncio.create_task(self._serving.drain(grace_s))
             await asyncio.sleep(0)  # the gate is closed now, which neighbours should know before the rest has ended
             self._neighbours.drain()
@@ -216,8 +247,7 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         suspended = self._app[STREAMS].suspend() if self._runner is not None else []
-        if self._entry is not None:
-            await self._serving.stop(suspended)
+        await self._served.stop(suspended)
         if self._runner is not None:
             await self._runner.cleanup()
         await self.post.stop()
@@ -253,12 +283,14 @@ class Node:
         """From here on requests pass a bell, so that the first one ends a tuning at once."""
         if self._tuning:
             self._auto_tune = AutoTune(self._tuning, self._settings.tune.idle_s, self._is_busy)
-            self._entry = self._front(self._serving)
+            self._served.refront()
             self._auto_tune.start()
 
+    def _is_powered(self) -> bool:
+        return not self._look()[1].on_battery
+
     def _is_busy(self) -> bool:
-        gate = self._serving.reception.gate
-        return bool(gate.running or gate.waiting)
+        return not self._serving.idle
 
     async def _open_store(self) -> StreamStore | None:
         if self._database is None:

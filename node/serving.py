@@ -1,8 +1,7 @@
 """One loaded model and all that belongs to it: its engine's thread, its warm prefixes, the queue in front of them.
 
-A node serves one of these at a time and can exchange it for another while it runs: the new one is loaded and decodes a
-first token, new requests go to it from then on, and the old one stays until its last stream has ended. Only one of them
-may `keep` prefixes, because a history and a folder of states have one owner; the old one `lets_go` of them first.
+A node serves one of these at a time and can exchange it for another while it runs (`served`). Only one of them may
+`keep` prefixes, because a history and a folder of states have one owner; the old one lets go of them first.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ from node.admission.reception import Reception
 from node.engine.answers import Answers
 from node.engine.base import Engine, open_engine
 from node.engine.blocks import BlockStore
+from node.engine.lent import Lent
 from node.engine.worker import Worker
 from node.errors import EngineFailed
 from node.fleet.model_file import model_file
-from node.generation import Admission, Failed, Load, Model, Request, Sampling, TokenSource
+from node.fleet.pinned import Pinned
+from node.generation import Admission, Failed, Load, Request, Sampling, TokenSource
 from node.machine.memory import Memory
 from node.mesh.crossing import Crossing
 from node.mesh.places import Neighbourhood, WarmShare, nothing_warm
@@ -41,7 +42,10 @@ log = logging.getLogger(__name__)
 
 
 class Serving:
-    """`load` it, `keep`, use `source`; `let_go` and `stop` it. Raises ModelFileError where the model cannot be one."""
+    """`load` it, `keep`, use `source`; `let_go` and `stop` it. Raises ModelFileError where the model cannot be one.
+
+    `pinned` is the verified file, which is then the one that is loaded, whatever happens to its name.
+    """
 
     def __init__(
         self,
@@ -50,20 +54,22 @@ class Serving:
         database: Database | None,
         neighbourhood: Neighbourhood | None = None,
         warm_share: WarmShare = nothing_warm,
+        pinned: Pinned | None = None,
     ) -> None:
         """`warm_share` says what part of a prompt is warm at a neighbour."""
-        self.settings = settings
+        self.settings, self.pinned = settings, pinned
         self._neighbourhood, self._neighbours_warm_share = neighbourhood, warm_share
         self._quotas = quotas
         self._name, self._weights = model_file(settings)
         prewarm = settings.prewarm
         states = BlockStore(prewarm.memory_bytes, shared=prewarm.share_between_tenants) if prewarm.enabled else None
         answers = _answers(settings)
-        self.worker = Worker(lambda: open_engine(settings.engine, self._name, self._weights, states, answers))
+        weights = pinned.path if pinned else self._weights
+        self.worker = Worker(lambda: open_engine(settings.engine, self._name, weights, states, answers))
         store = PrefixStore(database, self._name) if database else None
         stock = Stock(states or BlockStore(0), self.worker.on_engine)
         self.keeper = Keeper(prewarm, self.worker, History(prewarm, store), stock)
-        self.model: Model
+        self.model: Lent
         self.reception: Reception
         self.crossing: Crossing
         self.admission: Admission
@@ -80,6 +86,11 @@ class Serving:
         return Sampling(**msgspec.structs.asdict(self.settings.sampling))
 
     @property
+    def loaded(self) -> bool:
+        """Whether there was a model once."""
+        return hasattr(self, "model")
+
+    @property
     def ready(self) -> bool:
         """Whether a token was really decoded, and the engine goes on."""
         return self.decoded and not self.worker.broken
@@ -87,7 +98,9 @@ class Serving:
     async def load(self) -> None:
         """Load the model and open the queue in front of it; raises OperatorError."""
         await self.worker.start()
-        self.model = self.worker.model
+        if self.pinned is not None:
+            self.pinned.check()
+        self.model = Lent(self.worker.model)
         keeper = self.keeper
         around, warm = self._neighbourhood, self._neighbours_warm_share
         self.crossing = Crossing(self.settings, self.model, await self._likeness(), around, warm)
@@ -126,10 +139,23 @@ class Serving:
             return False
         return True
 
+    async def let_go(self) -> None:
+        """Give prefixes up to another one; what runs here goes on."""
+        await self.keeper.let_go()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or waits."""
+        gate = self.reception.gate
+        return not (gate.running or gate.waiting)
+
     async def stop(self, suspended: Iterable[Request] = ()) -> None:
         """Store what is warm, also of `suspended` requests that go on in the next life, and free the model."""
+        self.decoded = False
         await self.keeper.stop(suspended)
         await self.crossing.stop()
+        if self.loaded:
+            await asyncio.to_thread(self.model.take_back)
         await self.worker.stop()
 
     def steer(self, machine: Memory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 from node import layers
 from node import settings as settings_module
 from node.commands.models import bars
-from node.errors import SettingsError
+from node.errors import EngineFailed, OperatorError, SettingsError
 from node.fleet import fit, profiles
+from node.fleet.boot import Upkeep
 from node.fleet.profile import Profile
 from node.fleet.verify import refuse_other_model
 from node.machine import hardware
@@ -90,13 +92,51 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal."""
     from node import log
 
-    profile = profiles.chosen(args.profile)
-    log.configure(load_settings(args, profile).log.level)  # first, for the tuned layer says whether it counts
-    settings = load_settings(args, profile, tuned.layer)
-    if profile:
-        _check_profile(profile, settings)
-    asyncio.run(Node(settings, auto.command(_repeated(args))).serve_until_signal(_announce))
+    own = load_settings(args, profiles.chosen(args.profile))
+    log.configure(own.log.level)
+    if args.profile and own.fleet.url:
+        raise SettingsError(
+            "--profile and fleet.url exclude each other: the fleet says which profile this node has.",
+            hint="`outpost profile use` says with which one it begins.",
+        )
+    asyncio.run(_serve(args, own))
     return 0
+
+
+async def _serve(args: argparse.Namespace, own: settings_module.Settings) -> None:
+    """With the profile that is in charge; where that does not come up, with the next best one."""
+    lasts = own.server.port and not args.profile  # a profile for this once changes nothing for good
+    upkeep = Upkeep(
+        lambda profile: load_settings(args, profile, tuned.layer),
+        lambda: profiles.chosen(args.profile),
+        settings_module.home() / f"fleet-{own.server.port}.db" if lasts else None,
+    )
+    await upkeep.open()
+    try:
+        while not await _started(args, upkeep):
+            pass
+    finally:
+        await upkeep.close()
+
+
+async def _started(args: argparse.Namespace, upkeep: Upkeep) -> bool:
+    """Serve until a signal; False where it did not start, and something else is to be tried."""
+    node: Node | None = None
+    try:
+        settings = await upkeep.prepare()
+        logging.getLogger().setLevel(settings.log.level.upper())  # the tuned layer has said whether it counts by then
+        if upkeep.profile and not upkeep.pinned:
+            await asyncio.to_thread(_check_profile, upkeep.profile, settings)
+        node = Node(settings, auto.command(_repeated(args)), upkeep=upkeep)
+        await node.serve_until_signal(_announce)
+    except (OperatorError, EngineFailed) as error:
+        # Whatever happens to a node that has started, and a port that is taken, is no fault of the profile's.
+        if (node is not None and (node.started or isinstance(error, SettingsError))) or not await upkeep.fall_back(
+            error
+        ):
+            raise
+        return False
+    return True
 
 
 def _repeated(args: argparse.Namespace) -> list[str]:

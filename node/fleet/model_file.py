@@ -10,7 +10,7 @@ from node.engine import onnx_folder, providers
 from node.engine.library import llama
 from node.errors import ModelFileError, SettingsError
 from node.fleet import fit
-from node.fleet.footprint import footprint
+from node.fleet.footprint import Footprint, footprint
 from node.machine.cpu import features, usable_cores
 from node.machine.gpu import gpus
 from node.machine.memory import memory
@@ -67,11 +67,28 @@ def _converted(settings: Settings) -> Path:
     )
 
 
+def room_beside(settings: Settings) -> bool:
+    """Whether what is free now has room for this model beside the one that is served. Raises ModelFileError."""
+    if settings.engine.kind == "echo":
+        return True
+    free = memory().available
+    if settings.engine.kind == "onnx":
+        need = 2 * onnx_folder.read(_onnx(settings)[1]).weight_bytes  # its buffers are not known before
+    else:
+        need = _footprint(settings, gguf.read(served(settings.model))).total
+    return free is not None and free >= need
+
+
+def _footprint(settings: Settings, header: gguf.Summary) -> Footprint:
+    engine = settings.engine
+    use = fit.gpu_use(engine, gpus(), offloads=bool(llama().llama_supports_gpu_offload()))
+    return footprint(header, settings, engine.threads or usable_cores(), features(), use)
+
+
 def _check_size(settings: Settings, name: str, header: gguf.Summary) -> None:
     """Refuse a model that can never fit; say so where it only does not fit now."""
     engine, there = settings.engine, memory()
-    use = fit.gpu_use(engine, gpus(), offloads=bool(llama().llama_supports_gpu_offload()))
-    need = footprint(header, settings, engine.threads or usable_cores(), features(), use)
+    need = _footprint(settings, header)
     if engine.oversize == "refuse":
         fit.refuse_too_large(name, need, there)
     if there.available is not None and need.total > there.available:

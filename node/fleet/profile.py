@@ -15,6 +15,8 @@
     [settings.engine]               the sections and keys of node.toml
     slots = 4
 
+    [[golden]], [floor]             what the model must answer, and how fast, before the profile is kept (`golden`)
+
 A layer of settings: it stands above the defaults and below everything that this node itself says. What belongs to one
 node alone (its address, keys, certificates, files) cannot stand in a profile.
 """
@@ -32,6 +34,8 @@ import msgspec
 
 from node import layers
 from node.errors import SettingsError
+from node.fleet import golden
+from node.fleet.golden import MOST_GOLDEN, NO_FLOOR, Floor, Golden, Goldens
 from node.fleet.lines import Path, line_of, lines_of
 from node.machine.cpu import FEATURES
 from node.machine.npu import KINDS
@@ -85,6 +89,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     model_sha256: Sha256 = ""
     minimum: Minimum = Minimum()
     settings: Settings = Settings()
+    golden: Goldens = ()
+    floor: Floor = Floor()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,8 @@ class Profile:
     settings: Settings
     text: str
     source: str
+    golden: tuple[Golden, ...] = ()
+    floor: Floor = NO_FLOOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +130,8 @@ def parse(text: str, source: str) -> Profile:
     tree = tomllib.loads(text)
     known = msgspec.convert(tree, _Document)
     layer = {section: dict(values) for section, values in tree.get("settings", {}).items()}
-    return Profile(
-        known.name, known.description, known.model_sha256, known.minimum, layer, known.settings, text, source
-    )
+    head = known.name, known.description, known.model_sha256, known.minimum
+    return Profile(*head, layer, known.settings, text, source, known.golden, known.floor)
 
 
 def find_problems(text: str) -> list[Problem]:
@@ -166,8 +173,15 @@ def _mistakes(kind: type[msgspec.Struct], table: Any, path: Path) -> Iterator[tu
                 yield path, f"`{name}` is missing"
         elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from _mistakes(field.type, table[name], (*path, name))
+        elif field.type is Goldens and _are_tables(table[name]):
+            for index, one in enumerate(table[name]):
+                yield from _mistakes(Golden, one, (*path, name, str(index)))
         else:
             yield from _misfit(field.type, table[name], (*path, name))
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= MOST_GOLDEN and all(isinstance(one, dict) for one in value)
 
 
 def _misfit(kind: Any, value: Any, path: Path) -> Iterator[tuple[Path, str]]:
@@ -215,7 +229,8 @@ def _unknown_names(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _impossible(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Settings that are right by themselves but not together."""
+    """What is right by itself but not together."""
+    yield from golden.mistakes(msgspec.convert(tree, _Document).golden)
     try:
         layers.check(msgspec.convert(tree, _Document).settings)
     except SettingsError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from node import settings
 from node.errors import SettingsError
 from node.fleet.profile import MAX_BYTES, Profile, parse
+from node.fleet.slots import Slots
 from node.models.partial import sync_folder
 
 
@@ -61,7 +62,9 @@ def in_use_file() -> Path:
 
 
 def in_use() -> Profile | None:
-    """The profile that this node uses."""
+    """The profile that this node uses: the one that a fleet put in charge, else the one that was chosen by hand."""
+    if (committed := Slots().in_charge()) is not None:
+        return committed
     path = in_use_file()
     return read(path) if path.exists() else None
 
@@ -80,6 +83,7 @@ def use(profile: Profile) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise SettingsError(f"Cannot write {path}: {error.strerror}.") from error
+    Slots().point_nowhere()
 
 
 def use_none() -> bool:
@@ -88,11 +92,12 @@ def use_none() -> bool:
     try:
         path.unlink()
         sync_folder(path.parent)
+        there_was = True
     except FileNotFoundError:
-        return False
+        there_was = False
     except OSError as error:
         raise SettingsError(f"Cannot remove {path}: {error.strerror}.") from error
-    return True
+    return Slots().point_nowhere() or there_was
 
 
 def chosen(name: str | None) -> Profile | None:

@@ -135,6 +135,12 @@ class History:
             await self._task
         await self._write()
 
+    async def let_go(self) -> None:
+        """The same, and nothing from then on: the store is somebody else's."""
+        await self.close()
+        self._cancel_timer()
+        self._store = None
+
     def _new_tree(self, since: float) -> PrefixTree:
         settings = self._settings
         half_lives = HalfLives(settings.short_half_life_s, settings.long_half_life_s)

@@ -55,6 +55,8 @@ class Keeper:
         self._running: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
+        self._warming: asyncio.Task[None] | None = None
         self._ends: OrderedDict[int, tuple[Owner, Ids]] = OrderedDict()
         self._counts = Warmth()
 
@@ -64,22 +66,40 @@ class Keeper:
         `fingerprint` may take long and is called in a thread.
         """
         await self._history.load()
+        self._ends.clear()  # of prompts that came before, and have other numbers now
         await self._stock.ask_engine()
         if folder is not None:
-            opening = self._spawn(self._stock.open_shelf(folder, fingerprint))
-            await asyncio.wait({opening}, timeout=_OPEN_S)
+            self._opening = self._spawn(self._stock.open_shelf(folder, fingerprint))
+            await asyncio.wait({self._opening}, timeout=_OPEN_S)
         if not self._settings.enabled:
             await self._stock.forget()
         elif not self._stock.usable:
             log.warning("this model cannot begin with a warm prefix; every prompt is read in full")
         else:
-            self._spawn(self._warmer.run())
+            self._warming = self._spawn(self._warmer.run())
+
+    async def let_go(self) -> None:
+        """Give history and folder up to another keeper, with all that is to be there; requests still pass.
+
+        What is stored from then on would be stored twice, so nothing is.
+        """
+        for task in (self._opening, self._warming):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await self._store([])
+        await self._history.let_go()
+        await self._stock.close_shelf()
 
     async def stop(self, suspended: Iterable[Request] = ()) -> None:
         """Store what the plan wants on disk, and what `suspended` requests have read and said, then end."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._store(suspended)
+        await self._history.close()
+
+    async def _store(self, suspended: Iterable[Request]) -> None:
         try:
             async with asyncio.timeout(_STOP_S):
                 for request in suspended:
@@ -88,7 +108,6 @@ class Keeper:
                 await self._warmer.store_rest()
         except (TimeoutError, NodeError) as error:
             log.warning("not every warm prefix was stored", extra={"reason": str(error) or "it took too long"})
-        await self._history.close()
 
     async def forget(self) -> int:
         """Erase history and states, in memory and on disk; gives how many prefixes were known. See `history`."""

@@ -76,6 +76,11 @@ class Stock:
         except OSError as error:
             log.warning("warm prefixes are not kept on disk", extra={"reason": str(error)})
 
+    async def close_shelf(self) -> None:
+        """Leave the folder to somebody else; what is in memory stays of use."""
+        async with self._disk:
+            self.shelf = None
+
     def in_memory(self, owner: Owner, ids: Ids) -> int:
         """How many tokens of `ids` are in host memory."""
         return self.memory.length(owner, ids)

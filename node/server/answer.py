@@ -130,14 +130,15 @@ class Answerer:
             return earlier
         if (recalled := self._recalled(work, owner, now)) is not None:
             return recalled
-        session = Session(work.request, self._service.source, self._store if resumable else None)
+        source = self._service.source if work.model is None else self._service.source_of(work.model)
+        session = Session(work.request, source, self._store if resumable else None)
         running = Running(work, session, owner, resumable)
         if key:
             self._replays.keep(key, running, now)  # before anything is awaited: the next attempt may be on its way
         try:
             if resumable and self._store is not None:
                 await self._store.open(StoredStream(owner, work.request, work.origin, time.time()))
-            self._service.source.submit(work.request, session.feed)
+            source.submit(work.request, session.feed)
         except BaseException as error:
             self._replays.drop(running)
             # Who joined must hear of it, and the store must not take it for one that a dead process left.

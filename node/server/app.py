@@ -20,6 +20,7 @@ from aiohttp.typedefs import Handler, Middleware
 from node import __version__, log
 from node.admission.quota import Quotas
 from node.generation import Service
+from node.server.activate import add_activate
 from node.server.answer import ARRIVED, Answerer
 from node.server.boundary import map_errors
 from node.server.callers import Callers, user_of
@@ -105,6 +106,7 @@ def create_app(
     app[LINKS].add_to(app)
     Serials(parts).add_to(app)
     Embeddings(settings, service, meter, identity).add_to(app)
+    add_activate(app, service, identity)
     Catalog(settings, service).add_to(app)
     add_prewarm(app, service, identity)
     app.on_response_prepare.append(_mark(settings.server.allowed_origins))

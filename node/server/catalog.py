@@ -56,6 +56,7 @@ class Catalog:
         text = form.content if form.content is not None else form.prompt
         if text is None:
             raise InvalidRequest("`content` is missing.", param="content")
+        await self._service.settled()
         ids = await asyncio.to_thread(_encode, self._service.model, text, form.add_special)
         return json_response(replies.encode({"tokens": ids, "count": len(ids)}))
 
@@ -64,6 +65,7 @@ class Catalog:
         size = self._service.model.info.vocabulary_size
         if not all(0 <= id < size for id in form.tokens):
             raise InvalidRequest(f"`tokens`: token ids of this model are 0 to {size - 1}.", param="tokens")
+        await self._service.settled()
         text = await asyncio.to_thread(self._service.model.decode, form.tokens)
         return json_response(replies.encode({"content": text.decode("utf-8", "replace")}))
 

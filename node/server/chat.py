@@ -17,8 +17,8 @@ from itertools import count
 import msgspec
 from aiohttp import web
 
-from node.errors import ContextLengthExceeded, InvalidRequest
-from node.generation import Model, Request, Service
+from node.errors import ContextLengthExceeded, Gone, InvalidRequest
+from node.generation import Model, ModelInfo, Request, Service
 from node.server import openai, recall
 from node.server.boundary import read_body
 from node.server.callers import Asker
@@ -40,6 +40,7 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
     serial: str
     created: int
     body: bytes
+    model: str = ""  # that made its tokens; another one cannot go on with them
 
 
 _origin = msgspec.msgpack.Decoder(Origin)
@@ -76,35 +77,45 @@ class Completions:
 
     async def plan(self, path: str, body: bytes, asker: Asker) -> Work:
         """What `body`, sent to `path` (CHAT or TEXT) by `asker`, asks for; raises InvalidRequest."""
+        await self._service.settled()
         origin = Origin(path, uuid.uuid4().hex, int(time.time()), body)
         return await asyncio.to_thread(self._plan, origin, asker)
 
     def _plan(self, origin: Origin, asker: Asker) -> Work:
-        asked = self._parse(origin)
+        model = self._service.model
+        asked = self._parse(origin, model, model.info)
         whole = asker.stamp(asked.request, asked.options.wish)
         recalls = asker.allows_recall(asked.options.wish)
-        question = recall.question(whole, seeded=asked.options.seeded) if recalls else b""
+        # Another model has another name, and would have given another answer.
+        question = recall.question(whole, seeded=asked.options.seeded) + model.info.id.encode() if recalls else b""
         request, degraded = self._service.admission.shape(whole)
         reply = partial(asked.reply, request)
-        return Work(request, reply, asked.options.stream, _encode(origin), degraded, question)
+        kept = _encode(msgspec.structs.replace(origin, model=model.info.id))
+        return Work(request, reply, asked.options.stream, kept, degraded, question, model)
 
     def rebuild(self, stored: StoredStream) -> Work:
-        """The work of a generation that was begun before, as it was asked for then, with its answer so far."""
-        origin = _origin.decode(stored.origin)
-        asked = self._parse(origin)
+        """The work of a generation that was begun before, as it was asked for then, with its answer so far.
+
+        Raises Gone where it is not ended and was another model's: its tokens mean nothing to this one.
+        """
+        origin, model = _origin.decode(stored.origin), self._service.model
+        info = replace(model.info, id=origin.model or model.info.id)
+        if stored.end is None and info.id != model.info.id:
+            raise Gone(f"This answer was begun by {info.id}; this node serves {model.info.id} now.")
+        asked = self._parse(origin, model, info)
         so_far = tuple(entry.token.id for entry in stored.entries if entry.token is not None)
         # One that has spoken does not wait for its first turn any more, so that it cannot expire.
         request = replace(stored.request, continued=so_far, ttl_s=None if so_far else stored.request.ttl_s)
         whole = (asked.request.max_tokens, asked.request.logprobs) == (request.max_tokens, request.logprobs)
         degraded = () if whole else ("shorten",)
-        return Work(request, partial(asked.reply, request), asked.options.stream, stored.origin, degraded)
+        return Work(request, partial(asked.reply, request), asked.options.stream, stored.origin, degraded, model=model)
 
-    def _parse(self, origin: Origin) -> _Asked:
-        return self._parse_chat(origin) if origin.path == CHAT else self._parse_text(origin)
+    def _parse(self, origin: Origin, model: Model, info: ModelInfo) -> _Asked:
+        """`info` is the model's own, or under the name that it had then."""
+        return self._parse_chat(origin, model, info) if origin.path == CHAT else self._parse_text(origin, model, info)
 
-    def _parse_chat(self, origin: Origin) -> _Asked:
-        model, body = self._service.model, origin.body
-        call = openai.parse_chat(body, model.info, self._service.sampling, self._new_seed)
+    def _parse_chat(self, origin: Origin, model: Model, info: ModelInfo) -> _Asked:
+        call = openai.parse_chat(origin.body, info, self._service.sampling, self._new_seed)
         prompt = model.chat(call.messages, call.tools)
         if call.begun:
             prompt += model.encode(call.begun)[len(model.encode("")) :]
@@ -112,15 +123,14 @@ class Completions:
         if self._settings.cloud.url:
             request = replace(request, asked=asked_of(call.form, call.messages, call.tools))
         check_constraint(model, call.options, "tools" if call.tools else "response_format")
-        return _Asked(request, call.options, partial(_chat_reply, model=model, origin=origin, call=call))
+        return _Asked(request, call.options, partial(_chat_reply, model=model, info=info, origin=origin, call=call))
 
-    def _parse_text(self, origin: Origin) -> _Asked:
-        model, body = self._service.model, origin.body
-        call = openai.parse_completion(body, model.info, self._service.sampling, self._new_seed)
+    def _parse_text(self, origin: Origin, model: Model, info: ModelInfo) -> _Asked:
+        call = openai.parse_completion(origin.body, info, self._service.sampling, self._new_seed)
         prompt = model.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
         request = _request(f"cmpl-{origin.serial}", model, prompt, call.options, "prompt")
         check_constraint(model, call.options, "response_format")
-        return _Asked(request, call.options, partial(_text_reply, model=model, origin=origin, call=call))
+        return _Asked(request, call.options, partial(_text_reply, model=model, info=info, origin=origin, call=call))
 
 
 def answer_tokens(prompt_tokens: int, asked: int | None, context: int, param: str) -> int:
@@ -165,7 +175,7 @@ def _request(id: str, model: Model, prompt: Sequence[int], options: openai.Optio
 
 
 def _chat_reply(
-    request: Request, answer_cached: bool, *, model: Model, origin: Origin, call: openai.ChatCall
+    request: Request, answer_cached: bool, *, model: Model, info: ModelInfo, origin: Origin, call: openai.ChatCall
 ) -> ChatReply:
     # Numbered under the request's own serial: every reader of one generation sees the same ids.
     numbers = count()
@@ -173,7 +183,7 @@ def _chat_reply(
     return ChatReply(
         request.id,
         origin.created,
-        model.info.id,
+        info.id,
         include_usage=call.options.include_usage,
         token_bytes=_token_bytes(model, request),
         parser=parser,
@@ -182,12 +192,12 @@ def _chat_reply(
 
 
 def _text_reply(
-    request: Request, answer_cached: bool, *, model: Model, origin: Origin, call: openai.CompletionCall
+    request: Request, answer_cached: bool, *, model: Model, info: ModelInfo, origin: Origin, call: openai.CompletionCall
 ) -> TextReply:
     return TextReply(
         request.id,
         origin.created,
-        model.info.id,
+        info.id,
         include_usage=call.options.include_usage,
         token_bytes=_token_bytes(model, request),
         answer_cached=answer_cached,

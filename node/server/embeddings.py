@@ -12,7 +12,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from node.errors import NodeError, Overloaded, Unavailable
-from node.generation import Embedded, Failed, Model, Request, Service
+from node.generation import Embedded, Failed, Model, Request, Service, TokenSource
 from node.server import openai, replies
 from node.server.boundary import json_response, read_body
 from node.server.callers import PRIORITY
@@ -39,26 +39,28 @@ class Embeddings:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         asker = self._identity.asker(request)
         body = await read_body(request, self._limit)
-        call, prompts = await asyncio.to_thread(_plan, body, self._service.model)
+        await self._service.settled()
+        model = self._service.model
+        call, prompts = await asyncio.to_thread(_plan, body, model)
         like = asker.stamp(Request(f"embd-{uuid.uuid4().hex}", (), 0, kind="embed"), call.wish)
-        embedded = await self._embed_all(like, prompts)
+        embedded = await self._embed_all(like, prompts, model)
         read = sum(one.prompt_tokens for one in embedded)
         self._meter.tokens("prompt", read)
-        answer = _body(embedded, call.base64, self._service.model.info.id, read)
+        answer = _body(embedded, call.base64, model.info.id, read)
         return json_response(answer, headers={PRIORITY: like.level})
 
-    async def _embed_all(self, like: Request, prompts: Sequence[tuple[int, ...]]) -> list[Embedded]:
+    async def _embed_all(self, like: Request, prompts: Sequence[tuple[int, ...]], model: Model) -> list[Embedded]:
         """In order; nothing is left running when one fails or the client goes away."""
         sessions: list[Session] = []
         done: list[Embedded] = []
-        slots = self._service.model.info.slots
+        source, slots = self._service.source_of(model), model.info.slots
         try:
             while len(done) < len(prompts):
                 while len(sessions) < len(prompts) and len(sessions) - len(done) < slots:
                     index = len(sessions)
                     batch = 0 if sessions else sum(map(len, prompts))
                     request = replace(like, id=f"{like.id}-{index}", prompt=prompts[index], batch=batch)
-                    if not self._submit(request, sessions, waits=len(done) < len(sessions)):
+                    if not self._submit(request, source, sessions, waits=len(done) < len(sessions)):
                         break
                 done.append(await _vector(sessions[len(done)]))
             return done
@@ -66,11 +68,11 @@ class Embeddings:
             for session in sessions:
                 session.cancel()
 
-    def _submit(self, request: Request, sessions: list[Session], *, waits: bool) -> bool:
+    def _submit(self, request: Request, source: TokenSource, sessions: list[Session], *, waits: bool) -> bool:
         """Whether the request was taken; a full queue is no error while others of ours run and will free a place."""
-        session = Session(request, self._service.source)
+        session = Session(request, source)
         try:
-            self._service.source.submit(request, session.feed)
+            source.submit(request, session.feed)
         except Overloaded:
             if not waits:
                 raise

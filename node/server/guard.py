@@ -56,12 +56,12 @@ class Identity:
 
     def __init__(self, asks: bool, callers: Callers) -> None:
         """`asks` is whether the node asks for keys at all; else what is sent as one says nothing."""
-        self._asks = asks
+        self.asks = asks
         self._callers = callers
 
     def owner(self, request: web.Request) -> bytes:
         """Whose generations these are: a digest of the API key; everybody's where the node asks for none."""
-        return hashlib.sha256(self._key(request).encode()).digest() if self._asks else b""
+        return hashlib.sha256(self._key(request).encode()).digest() if self.asks else b""
 
     def asker(self, request: web.Request) -> Asker:
         """Who asks for new ones, and what their headers say; raises InvalidRequest for headers that make no sense."""
@@ -76,7 +76,7 @@ class Identity:
         return self._callers.asker("", line, {})
 
     def _key(self, request: web.Request) -> str:
-        return bearer_of(request) if self._asks else ""
+        return bearer_of(request) if self.asks else ""
 
 
 def cors_headers(request: web.Request, allowed: Sequence[str]) -> dict[str, str]:

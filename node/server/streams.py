@@ -76,11 +76,12 @@ class Streams:
         return [replace(one.request, continued=tuple(token.id for token in one.tokens)) for one in unfinished]
 
     async def _go_on(self, stored: StoredStream) -> None:
-        session = Session(stored.request, self._service.source, self._store, stored.entries)
+        source = self._service.source
+        session = Session(stored.request, source, self._store, stored.entries)
         try:
             work = await asyncio.to_thread(self._completions.rebuild, stored)
             session.request = work.request
-            self._service.source.submit(work.request, session.feed)
+            source.submit(work.request, session.feed)
         except NodeError as error:
             log.warning("a generation cannot go on", extra={"id": stored.request.id, "reason": error.message})
             session.feed(Failed(error))
@@ -136,6 +137,7 @@ class Streams:
         if stored.end is None:
             # The port is open before a new life has taken up what the last one left.
             raise Unavailable("This generation is about to go on; come back for it.", retry_after=1)
+        await self._service.settled()
         work = await asyncio.to_thread(self._completions.rebuild, stored)
         session = Session.ended(stored.request, stored.entries, stored.end)
         return Running(work, session, owner, resumable=True, counted=True)

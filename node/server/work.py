@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from node.generation import Request
+from node.generation import Model, Request
 from node.server.callers import CACHED, PRIORITY
 from node.server.replies import Reply
 from node.stream.session import Session
@@ -19,7 +19,7 @@ class Work:
     """A request that is ready to run; `reply` makes a fresh answer for each reader, marked if it was given before.
 
     `origin` is all that another life of this node needs to make `reply` again. `degraded` names what the load cost it,
-    `question` is what its answer may be remembered by, if it may.
+    `question` is what its answer may be remembered by, if it may. `model` made its tokens; None is the one there is.
     """
 
     request: Request
@@ -28,6 +28,7 @@ class Work:
     origin: bytes = b""
     degraded: tuple[str, ...] = ()
     question: bytes = b""
+    model: Model | None = None
 
 
 @dataclass(slots=True)

@@ -165,6 +165,18 @@ async def test_it_is_stored_while_the_node_runs(database: Database) -> None:
     assert texts(again) == [[1, 2, 3]]
 
 
+async def test_who_let_go_writes_no_more(database: Database) -> None:
+    it = history(database)
+    await it.load()
+    share(it, [1, 2, 3])
+    await it.let_go()
+    share(it, [7, 8, 9])
+    await it.close()
+    again = history(database)
+    await again.load()
+    assert texts(again) == [[1, 2, 3]]
+
+
 async def test_a_split_is_stored(database: Database) -> None:
     it = history(database)
     await it.load()

@@ -220,6 +220,19 @@ async def test_a_generation_that_goes_on_in_the_next_life_finds_its_state(start:
     assert again.keeper.warmth.loads == 1
 
 
+async def test_it_lets_go_of_the_folder_for_another_one_and_requests_still_pass(start: StartKeeper) -> None:
+    first = await start()
+    for number in range(4):
+        await first.ask(LONG, id=str(number), caller=Caller(session=str(number)))
+    await first.to_disk_only(LONG)
+    await first.keeper.let_go()
+    assert first.stock.shelf is None
+    other = await start()
+    assert (await other.ask(LONG + "x")).cached_tokens == len(LONG), "what the first one stored"
+    assert (await first.ask(LONG)).text == LONG[:5]
+    await first.keeper.stop()
+
+
 async def test_forgetting_erases_history_memory_and_disk(start: StartKeeper) -> None:
     parts = await start(min_sessions=1)
     await parts.ask(LONG)

@@ -205,6 +205,15 @@ class ScriptedService:
     ready: bool = True
     draining: bool = False
 
+    async def settled(self) -> None:
+        pass
+
+    async def activate(self, model: str, profile: str, probation_s: float) -> Mapping[str, Any]:
+        return {"state": "check", "to": profile or model, "probation_s": probation_s}
+
+    def source_of(self, model: Model) -> TokenSource:
+        return self.source
+
     def load(self) -> Load:
         return Load(running=1, waiting=2, kv_used=30, kv_total=400, threads=3, drafted=12, accepted=7)
 
