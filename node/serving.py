@@ -153,7 +153,8 @@ class Serving:
         """Store what is warm, also of `suspended` requests that go on in the next life, and free the model."""
         self.decoded = False
         await self.keeper.stop(suspended)
-        await self.crossing.stop()
+        if hasattr(self, "crossing"):
+            await self.crossing.stop()
         if self.loaded:
             await asyncio.to_thread(self.model.take_back)
         await self.worker.stop()
