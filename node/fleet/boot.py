@@ -19,11 +19,11 @@ from node.errors import NodeError, SettingsError
 from node.fleet import durable, fit
 from node.fleet.apply import Applier, Host, Terms, pin
 from node.fleet.installed import InMemory, Installed, Ledger
+from node.fleet.membership import WALL, Manager, Membership, Report
 from node.fleet.pinned import Pinned
 from node.fleet.profile import Profile
 from node.fleet.rollout import started, step
 from node.fleet.slots import Slots, SlotsInMemory, digest_of
-from node.fleet.membership import WALL, Manager, Membership, Report
 from node.fleet.updater import Updater
 from node.machine import hardware
 from node.machine.gpu import load_nvml

@@ -59,3 +59,6 @@ class Membership:
     node: str = ""
     ring: str = ""
     poll_s: float = 3600.0
+
+
+ALONE: Final = Membership()

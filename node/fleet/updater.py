@@ -32,8 +32,8 @@ from node.fleet.apply import Applier, Damaged
 from node.fleet.choice import choose
 from node.fleet.directive import Rollout
 from node.fleet.examine import Figures
-from node.fleet.membership import Clock, Manager, Membership, Report
 from node.fleet.installed import Ledger, Memory, after
+from node.fleet.membership import ALONE, Clock, Manager, Membership, Report
 from node.fleet.profile import Profile
 from node.fleet.rollout import State, Update, Word, report_of, step, takes_part, window_open
 from node.fleet.slots import Slots, digest_of
@@ -47,6 +47,8 @@ _LOOKS = 4  # in a short probation
 LOCAL: Final = "local"
 
 Answer = tuple[Word, str, Mapping[str, str]]
+
+
 class Updater:
     """`start` it, `stop` it in good order; `activate` is for operators. All is called on the event loop."""
 
@@ -57,7 +59,7 @@ class Updater:
         applier: Applier,
         clock: Clock,
         former: Callable[[], Profile | None],
-        membership: Membership = Membership(),
+        membership: Membership = ALONE,
         manager: Manager | None = None,
         report: Report | None = None,
         fits: Callable[[Profile], None] = lambda profile: None,

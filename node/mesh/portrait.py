@@ -35,9 +35,11 @@ class Warm(Protocol):
 class Served(Protocol):
     """A loaded model and what belongs to it."""
 
-    model: Model
     reception: Reception
     crossing: Crossing
+
+    @property
+    def model(self) -> Model: ...
 
     @property
     def keeper(self) -> Warm: ...

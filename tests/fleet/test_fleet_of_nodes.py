@@ -53,7 +53,7 @@ class Fleet:
 
     async def until(self, done: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
-            while not done():
+            while not done():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     def serving(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.fleet.membership import WALL, Membership
+from node.fleet.membership import ALONE, WALL, Membership
 
 
 def test_the_wall_s_clock() -> None:
@@ -13,4 +13,4 @@ def test_the_wall_s_clock() -> None:
 
 
 def test_a_node_of_no_fleet() -> None:
-    assert Membership() == Membership(node="", ring="", poll_s=3600.0)
+    assert ALONE == Membership(node="", ring="", poll_s=3600.0)

@@ -13,10 +13,10 @@ from node.errors import Conflict, EngineFailed, FleetError, Overloaded, Settings
 from node.fleet.apply import Applier, Terms
 from node.fleet.boot import Upkeep, over
 from node.fleet.installed import InMemory, Installed, Ledger, _write
+from node.fleet.membership import Membership
 from node.fleet.profile import Profile
 from node.fleet.rollout import MOST_DEATHS, State, Update
 from node.fleet.slots import Slots, digest_of
-from node.fleet.membership import Membership
 from node.fleet.updater import Updater
 from node.store.db import Database
 from tests.conftest import settings

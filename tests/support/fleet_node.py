@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from node.errors import FleetError, NodeError
 from node.fleet.apply import Accept
 from node.fleet.directive import Rollout
+from node.fleet.membership import Clock
 from node.fleet.pinned import Pinned
 from node.fleet.profile import Profile, parse
 from node.fleet.slots import digest_of
-from node.fleet.membership import Clock
 from node.generation import Finished, Model, Request, Sink, Token, TokenSource
 from node.settings import Settings
 from tests.support.service import INFO, ByteModel
