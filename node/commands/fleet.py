@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-MODULES = ("fleet_ca",)
+MODULES = ("fleet_ca", "fleet_validate", "fleet_publish", "fleet_rollout")
 
 _ABOUT = """\
 Nodes that belong together: who may be one of them, and what they run.
@@ -23,6 +23,13 @@ examples, on the machine that keeps the authority (A) and on a node (N):
   A  outpost fleet ca issue kiosk-7 --csr kiosk-7.csr
   N  outpost fleet enrol kiosk-7.pem                from the next start on it is one of the fleet
   A  outpost fleet ca deny kiosk-7                  for a node that was stolen
+
+what they run, on the manager's machine:
+  outpost fleet init                                a folder to upload, and the keys that sign it
+  outpost fleet add kiosk.toml                      sign a profile and its model file
+  outpost fleet rollout spring --profile kiosk --percent 10
+  outpost fleet sign --online                       every day, from a timer
+  outpost fleet watch --hub URL                     stops rollouts where nodes report trouble
 """
 
 Actions = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it
@@ -32,7 +39,7 @@ def register(verbs: Actions[argparse.ArgumentParser]) -> None:
     """Add `fleet` and the actions of its modules to the command line."""
     parser = verbs.add_parser(
         "fleet",
-        help="who belongs together: an authority, nodes that it vouches for",
+        help="who belongs together, and what they run: an authority, signed profiles, rollouts",
         description=_ABOUT,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -19,10 +19,12 @@ from pathlib import Path
 import zstandard
 
 from node.errors import ModelFileError
+from node.fleet import durable
 from node.fleet.directive import MAX_CHUNK_BYTES, Chunk, ChunkIndex
 from node.models import gguf
 from node.models.download import Report
 from node.models.gguf import Layout
+from node.models.partial import sync_folder
 
 LEAST, MOST = 1 << 20, MAX_CHUNK_BYTES
 _LARGE_PAIR = 64 << 10
@@ -166,3 +168,24 @@ def _evenly(length: int) -> list[int]:
     """As few pieces as can be, of almost the same length."""
     count = -(-length // MOST)
     return [(length * (number + 1)) // count - (length * number) // count for number in range(count)]
+
+
+def copy(source: Path, target: Path, index: ChunkIndex, report: Report) -> None:
+    """Lay the indexed file into a repository, whole or not at all; raises OSError, ModelFileError if it changed."""
+    durable.make_folder(target.parent)
+    temporary, done = target.with_name(f".{target.name}.new"), 0
+    try:
+        with source.open("rb") as file, temporary.open("wb") as copied:
+            for chunk in index.chunks:
+                data = file.read(chunk.length)
+                if hashlib.sha256(data).hexdigest() != chunk.sha256:
+                    raise ModelFileError(f"{source} changed while it was copied.")
+                copied.write(data)
+                done += len(data)
+                report(f"copying {source.name}", done, index.size)
+            copied.flush()
+            os.fsync(copied.fileno())
+        os.replace(temporary, target)
+        sync_folder(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)

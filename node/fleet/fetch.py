@@ -325,7 +325,7 @@ class Fetch:
     def _affordable(self, there: Part) -> Origin | None:
         """The place to ask. One whose budget would not last to the end is not even begun with."""
         each = [self._index.chunks[number] for number in there.missing]
-        need = sum(chunk.packed or chunk.length for chunk in each)
+        need = sum(chunk.packed or chunk.length for chunk in each) - there.flown()
         found = next((origin for origin in self._origins if origin.budget.affords(need)), None)
         self._able = found is not None
         if found is None and self._origins:

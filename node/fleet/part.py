@@ -104,6 +104,12 @@ class Part:
         most = (chunk.packed if packed else chunk.length) - 1
         return chunks.read_at(self._flight, _HEAD.size, min(self._flown(), most))
 
+    def flown(self) -> int:
+        """Bytes of the chunk on its way that are here and need not come again."""
+        head = self._flight_head()
+        wanted = head is not None and any(self.index.chunks[number].sha256 == head[1] for number in self.missing)
+        return self._flown() if wanted else 0
+
     def fly(self, number: int, packed: bool, kept: int, costs: bool = True) -> None:
         """A chunk begins to come; `kept` bytes of what lies there are its beginning. Does its way cost?"""
         spent = min(max(0, self.spent() - kept * costs), _MOST_SPENT)

@@ -166,6 +166,10 @@ class Publication:
         """Sign these again with a later end."""
         self._changed.update(roles)
 
+    def aged(self, *roles: Role) -> list[Role]:
+        """Those of the roles that have less than half of their time before them."""
+        return [role for role in roles if self.signed(role).expires - self.now < timedelta(days=DAYS[role] / 2)]
+
     def replace_key(self, role: Literal["root", "profiles", "online"], old: str, new: SSlibKey) -> None:
         """Give a key's say to another one; `old` is the id of the one that goes."""
         if role == "root":

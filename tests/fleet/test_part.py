@@ -102,7 +102,7 @@ def test_a_chunk_on_its_way_is_gone_on_with(tmp_path: Path, index: ChunkIndex) -
         assert there.flying(1, False) == b"abcde"
         assert there.flying(1, True) == b""  # the packed form is another one
         assert there.flying(2, False) == b""
-        assert there.spent() == 5
+        assert there.spent() == there.flown() == 5
         there.fly(1, False, 5)
         assert there.spent() == 5
         there.flew(5, b"f")
@@ -111,6 +111,9 @@ def test_a_chunk_on_its_way_is_gone_on_with(tmp_path: Path, index: ChunkIndex) -
         assert there.spent() == 6
         there.flew(0, b"xy")
         assert there.spent() == 8
+        assert there.flown() == 2
+        there.missing.discard(2)
+        assert there.flown() == 0
 
 
 def test_what_comes_for_nothing_does_not_count(tmp_path: Path, index: ChunkIndex) -> None:

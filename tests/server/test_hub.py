@@ -87,3 +87,21 @@ async def test_a_real_outbox_reaches_a_real_hub(tmp_path: Path) -> None:
         read = await central.post.inbox.read("report")
         assert [one.body for _, one in read] == [b"report %d" % n for n in range(300)]
         assert [row["received"] for row in await central.post.inbox.nodes()] == [300]
+
+
+async def test_how_updates_ended_is_told_in_pages(tmp_path: Path) -> None:
+    service, _ = scripted()
+    sent = [Item("a", "a", "report", "status", 1.0, 0, b'{"outcome": "committed"}'), *items(2), *items(1, 5, "node")]
+    async with deferring(service, tmp_path, hub_role="hub") as node:
+        await deliver(node, parcel.pack("n1", sent))
+        _, listed, _ = await node.send("GET", "/v1/hub/reports")
+        assert [row["report"] for row in listed["data"]] == [{"outcome": "committed"}, 0, 1]
+        assert {row["node"] for row in listed["data"]} == {"n1"}
+        assert listed["has_more"] is False
+        after = listed["data"][0]["number"]
+        _, rest, _ = await node.send("GET", f"/v1/hub/reports?after={after}")
+        assert rest["data"] == listed["data"][1:]
+        for wrong in ("x", "-1", "9" * 30):
+            assert (await node.send("GET", f"/v1/hub/reports?after={wrong}"))[0] == 400
+    async with deferring(service, tmp_path) as node:
+        assert (await node.send("GET", "/v1/hub/reports"))[0] == 404
