@@ -28,7 +28,7 @@ TOLD: Final[Mapping[str, tuple[str, ...]]] = {
     "links": ("open", "answering", "loss_worst", "rtt_worst_ms"),
     "outbox": ("waiting", "used_bytes", "oldest_s", "delivered", "dropped", "expired", "damaged"),
     "later": ("waiting", "oldest_s", "answers", "answered"),
-    "route": ("local", "peer", "cloud", "later", "failovers"),
+    "routes": ("under_way", "hedges", "pause_p95_s"),
     "rollout": ("profile", "state", "revision"),
 }
 # The queue's levels: what happened to requests, by level.
@@ -45,6 +45,9 @@ def record(status: Mapping[str, Mapping[str, Any]], version: str, state: str, up
     levels = status.get("queue", {}).get("levels", {})
     if fates := {level: {fate: felt[fate] for fate in _FATES if fate in felt} for level, felt in levels.items()}:
         told["fates"] = fates
+    decided = status.get("routes", {}).get("decided", {})
+    if answered := {place: sum(why.values()) for place, why in decided.items() if why}:
+        told["answered_by"] = answered
     return msgspec.json.encode(told)
 
 

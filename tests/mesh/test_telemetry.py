@@ -16,6 +16,7 @@ STATUS = {
     },
     "memory": {"free_bytes": None, "resident_bytes": 5},
     "outbox": {"waiting": 3, "reason": "canary"},
+    "routes": {"hedges": 2, "decided": {"local": {"idle": 3, "busy": 1}, "peer": {}}, "failovers": {"canary": {}}},
     "streams": {"last": "canary"},
     "cpu": {"reason": "c" * 100, "threads": True},
     "load": {"rung": "normal", "stress": {"canary": 1}},
@@ -35,6 +36,8 @@ def test_only_what_the_table_names_is_told() -> None:
         "outbox": {"waiting": 3},
         "cpu": {"threads": True},
         "load": {"rung": "normal"},
+        "routes": {"hedges": 2},
+        "answered_by": {"local": 4},
         "fates": {"critical": {"admitted": 3}},
     }
 

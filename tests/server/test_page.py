@@ -82,7 +82,9 @@ async def test_the_page_is_small_and_needs_nothing_from_elsewhere(
         addresses = set(re.findall(r"https?://[^\s\"']+", text)) - {"http://www.w3.org/2000/svg"}
         assert not addresses
         assert "innerHTML" not in text
-    assert total < 48 * 1024  # 8 of them for answers that survive their connection and their page
+    assert (
+        total < 58 * 1024
+    )  # 8 of them for answers that survive their connection and their page, 8 for the neighbourhood
 
 
 # In a browser
@@ -348,6 +350,69 @@ class TestInChromium:
                 assert motion == "none"
                 grounds.add(ground)
         assert len(grounds) == 2
+
+    async def test_the_neighbourhood_is_shown_as_it_is(self, browser: Browser) -> None:
+        node = ScriptedNode()
+        node.around = {
+            "node": {"state": "ready", "version": "0.1.0", "uptime_s": 7384.2},
+            "queue": {"slots": 8},
+            "mesh": {"state": "open", "neighbours": {"a1b2": {"model": "<b>m</b>", "state": "alive", "rtt_s": 0.0124}}},
+            "routes": {"decided": {"local": {"idle": 4}, "peer": {"faster": 1}}, "failovers": {}, "upstreams": {}},
+            "links": {"open": 2, "loss_worst": 0.0312, "rtt_worst_ms": 48.1},
+            "outbox": {"waiting": 1234, "oldest_s": 5400.0, "used_bytes": 2_500_000},
+            "hub": {"state": "unreachable", "reason": "it says nothing", "retry_in_s": 93.0},
+            "fleet": {"nodes": {"f00d": {"seen_s": 90000, "state": None}}},
+        }
+        async with visit(browser, node=node) as v:
+            await v.sees("#state", "Ready")
+            await v.page.click("#show-around")
+            await v.sees("#around", "Around this node")
+            await v.sees("#around section >> nth=0", "This node")
+            titles = await v.page.locator("#around h3").all_inner_texts()
+            assert titles == [
+                *("This node", "Neighbours", "Who answers", "Links", "Outbox", "Hub", "Nodes of the fleet"),
+            ]
+            text = await v.page.locator("#around").inner_text()
+            for told in ("12 ms", "<b>m</b>", "1,234", "2.5 MB", "90 min", "0.03", "it says nothing", "93 s", "25 h"):
+                assert told in text, told
+            assert await v.page.locator("#around b").count() == 0
+            heads = await v.page.locator("#around section:nth-of-type(2) th").all_inner_texts()
+            assert heads == ["neighbours", "model", "state", "rtt", "a1b2"]
+            node.around["outbox"]["waiting"] = 7
+            await v.page.locator("#around dd >> text=/^7$/").wait_for(timeout=20_000)
+
+    async def test_the_neighbourhood_opens_and_closes_from_the_keyboard(self, browser: Browser) -> None:
+        async with visit(browser) as v:
+            await v.ask("forever")
+            await v.sees(".answer", "word2")
+            await v.page.locator("#show-around").focus()
+            await v.page.keyboard.press("Enter")
+            await v.page.locator("#around[open]").wait_for(timeout=5000)
+            assert await v.page.evaluate("document.querySelector('#around').contains(document.activeElement)")
+            await v.page.keyboard.press("/")
+            await v.page.keyboard.press("Escape")
+            assert await v.page.locator("#around[open]").count() == 0
+            assert await v.page.evaluate("document.activeElement.id") == "show-around"
+            assert await v.page.locator("body:has(.busy)").count() == 1, "the answer goes on"
+            await v.page.keyboard.press("Escape")
+            await v.sees(".notice", "Stopped")
+
+    async def test_the_neighbourhood_of_a_node_that_refuses_or_is_gone(self, browser: Browser) -> None:
+        node = ScriptedNode()
+        node.key = "a-long-enough-key"
+        async with visit(browser, node=node, refusals=True) as v:
+            await v.page.click("#show-around")
+            await v.sees("#around", "asks for a key")
+            await v.page.click("#around button")
+            assert await v.page.locator("#around[open]").count() == 0
+
+    async def test_the_neighbourhood_fits_a_small_screen(self, browser: Browser) -> None:
+        node = ScriptedNode()
+        node.around = {"mesh": {"neighbours": {"n" * 32: {f"column_{n}": "x" * 30 for n in range(12)}}}}
+        async with visit(browser, node=node, viewport={"width": 320, "height": 568}, has_touch=True) as v:
+            await v.page.click("#show-around")
+            await v.sees("#around h3", "Neighbours")
+            await v.fits(320)
 
     @pytest.mark.parametrize(("width", "height"), [(320, 568), (1080, 1920), (3840, 2160)])
     async def test_it_fits_every_screen_and_every_finger(self, browser: Browser, width: int, height: int) -> None:

@@ -46,6 +46,7 @@ class ScriptedNode:
         self.key = ""
         self.requests: list[dict[str, Any]] = []
         self.transports: list[str] = []
+        self.around: dict[str, Any] = {}
         self.busy = 0
         self.failing = 0
         self.gone = asyncio.Event()
@@ -53,6 +54,7 @@ class ScriptedNode:
         self.app = web.Application()
         self.app.router.add_get("/v1/models", self.models)
         self.app.router.add_get("/health/ready", self.health)
+        self.app.router.add_get("/v1/status", self.status)
         self.app.router.add_post("/v1/chat/completions", self.chat)
         if sockets:
             self.app.router.add_get("/v1/ws", self.socket)
@@ -63,6 +65,9 @@ class ScriptedNode:
 
     async def health(self, request: web.Request) -> web.Response:
         return web.json_response({}, status=200 if self.ready else 503)
+
+    async def status(self, request: web.Request) -> web.Response:
+        return self.refusal(request) or web.json_response(self.around)
 
     def refusal(self, request: web.Request) -> web.Response | None:
         encoded = base64.urlsafe_b64encode(self.key.encode()).rstrip(b"=").decode()

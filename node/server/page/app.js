@@ -1,6 +1,7 @@
 /** The conversation: what is asked, what runs, what the keys and buttons do. It lives as long as its tab. */
 
 import { Failure, cancel, firstModel, health, key } from "./api.js";
+import { isOpen } from "./around.js";
 import { answer } from "./link.js";
 import { Turn, make, notice } from "./turn.js";
 import { explain } from "./words.js";
@@ -298,7 +299,7 @@ function send() {
 }
 
 function onKey(event) {
-  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isOpen() || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
   const inField = event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement;
   if (event.key === "Escape" && running) {
     event.preventDefault();
