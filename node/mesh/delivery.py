@@ -10,12 +10,13 @@ again every few minutes, because keys are mended by people.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
 import random
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,11 +84,7 @@ class Delivery:
 
     async def run(self) -> None:
         """Deliver for ever; the first attempt comes at a moment of its own, so that a fleet does not come at once."""
-        context = await asyncio.to_thread(tls, self._settings)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self._silence_s)
-        connector = aiohttp.TCPConnector(ssl=context, limit=2)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
-            self._session = session
+        async with self.connected():
             await asyncio.sleep(self._rng())
             while True:
                 self._wake.clear()
@@ -98,6 +95,21 @@ class Delivery:
                     more = False
                 if not more:
                     await self._rest()
+
+    @property
+    def retry_in_s(self) -> float:
+        """Seconds until the next attempt; 0 while the hub is reached."""
+        return self._reconnect.wait_s(self._clock())
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """What `step` needs: connections that check the hub's certificate."""
+        context = await asyncio.to_thread(tls, self._settings)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self._silence_s)
+        connector = aiohttp.TCPConnector(ssl=context, limit=2)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+            self._session = session
+            yield
 
     async def step(self) -> bool:
         """One attempt, if it is time for one; whether there may be more to do at once."""

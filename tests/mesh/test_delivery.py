@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -276,3 +277,24 @@ async def test_an_address_with_its_v1_is_the_same_address(outbox: Outbox) -> Non
         async with running(quick(Hub(url=f"{url}/v1/"), outbox)):
             await emptied(outbox)
     assert fake.bodies == [b"x"]
+
+
+async def test_ten_minutes_without_a_hub_lose_nothing_and_cost_little(outbox: Outbox) -> None:
+    """Five thousand records in virtual time: the clock goes on only while the delivery waits."""
+    now, dice, port, fake = 0.0, random.Random(4), free_port(), FakeHub()
+    settings = Hub(url=f"http://127.0.0.1:{port}", bytes_per_s=0)
+    delivery = Delivery(settings, outbox, "node1", rng=dice.random, clock=lambda: now)
+    puts = (outbox.put("node", b"record %d" % n, priority="telemetry", key=f"r{n}") for n in range(5000))
+    ids = await asyncio.gather(*puts)
+    async with delivery.connected():
+        while now < 600:
+            await delivery.step()
+            now += delivery.retry_in_s or 1.0
+        assert delivery.attempts <= 16
+        assert (await outbox.look())["waiting"] == 5000
+        async with hub(fake, port):
+            while await delivery.step() or delivery.retry_in_s:
+                now += delivery.retry_in_s
+    assert (await outbox.look())["waiting"] == 0
+    assert fake.ids == list(ids)
+    assert now < 600 + 300 + 60, "within one longest pause of the hub's return"

@@ -108,3 +108,24 @@ async def test_neighbours() -> None:
     assert seen['llm_mesh_refused_total{reason="its certificate is over; issue a new one"}'] == 3
     assert seen["llm_mesh_certificate_seconds"] == 86_400
     assert figures(Among({"state": "alone"})) == {}
+
+
+async def test_what_waits_for_the_network() -> None:
+    class Waiting(ScriptedService):
+        def status(self) -> Mapping[str, Mapping[str, Any]]:
+            counts = {"delivered": 5, "dropped": 1, "expired": 0, "damaged": 0, "forgotten": 0}
+            depth = {"alarm": 0, "status": 2, "telemetry": 3, "log": 0, "used_bytes": 99, "oldest_s": None}
+            return {
+                "outbox": {**depth, **counts},
+                "later": {"waiting": 4, "answered": 6},
+                "hub": {"state": "unreachable"},
+            }
+
+    seen = figures(Waiting())
+    assert seen['llm_outbox_waiting{priority="telemetry"}'] == 3
+    assert seen['llm_outbox_items_total{fate="dropped"}'] == 1
+    assert seen["llm_outbox_bytes"] == 99
+    assert seen["llm_outbox_oldest_seconds"] == 0
+    assert seen["llm_later_waiting"] == 4
+    assert seen["llm_later_answered_total"] == 6
+    assert seen["llm_hub_reached"] == 0
