@@ -44,6 +44,8 @@ def _add_authority(parser: argparse.ArgumentParser) -> None:
     issuing.add_argument("--days", type=_days, default=30, help="how long the certificate lasts (default: 30)")
     issuing.add_argument("--out", metavar="FILE", type=Path, help="where to write the bundle (default: NODE.pem)")
     issuing.set_defaults(run=_issue)
+    listing = verbs.add_parser("list", help="the nodes that it vouches for, and until when")
+    listing.set_defaults(run=_list)
     denying = verbs.add_parser("deny", help="take that back at once: write a list that nodes pass on to each other")
     denying.add_argument("node", metavar="NODE|ID", help="a name that a certificate was issued to, or an id")
     denying.add_argument("--allow", action="store_true", help="take it off the list again")
@@ -79,6 +81,17 @@ def _issue(args: argparse.Namespace) -> int:
     if request is None:
         print("It holds the node's private key: carry it there by a safe way, then remove it here.")
     print(f"On the node: outpost fleet enrol {out.name}")
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = authority.load(_authority_folder(args))
+    denied, now = found.denied().ids, f"{_now():%Y-%m-%dT%H:%M:%SZ}"
+    latest = {issued.id: issued for issued in found.issued()}
+    print(f"fabric {found.fabric}: {len(latest)} nodes")
+    for issued in sorted(latest.values(), key=lambda issued: issued.ends):
+        state = "denied" if issued.id in denied else "over" if issued.ends <= now else "good"
+        print(f"  {issued.id}  {state:<6}  until {issued.ends}  {issued.name}")
     return 0
 
 

@@ -75,6 +75,7 @@ class Neighbours:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetching = False
+        self._trouble = ""
         self._latest: tuple[tuple[int, ...], sketch.Marks] | None = None
         self.port = 0
 
@@ -96,8 +97,7 @@ class Neighbours:
 
     async def start(self) -> None:
         """Open the port and begin to look for others; does nothing for a node in no fleet. Raises OperatorError."""
-        identity = enrolment.load(self._folder) if self._settings.enabled else None
-        if identity is None:
+        if (identity := self._enrolment()) is None:
             return
         self._take(identity)
         self._stamp = self._stamped()
@@ -124,6 +124,17 @@ class Neighbours:
         for work in (self._run(), self._tend(), self._portrait.watch()):
             self._spawn(work)
         log.info("neighbours are welcome", extra={"fabric": identity.fabric, "node": identity.id, "port": self.port})
+
+    def _enrolment(self) -> Identity | None:
+        """Who this node is; one whose enrolment is broken goes on alone, and says so."""
+        if not self.enrolled:
+            return None
+        try:
+            return enrolment.load(self._folder)
+        except EnrolmentError as error:
+            self._trouble = error.message
+            log.error("this node is alone: its enrolment cannot be used", extra={"reason": error.message})
+            return None
 
     def drain(self) -> None:
         """Tell everybody who watches that this node takes nothing new."""
@@ -182,7 +193,7 @@ class Neighbours:
     def _section(self) -> Mapping[str, Any]:
         identity = self._identity
         if identity is None:
-            return {"state": "alone"}
+            return {"state": "alone", **({"reason": self._trouble} if self._trouble else {})}
         known = self._table.known(time.monotonic())
         left_s = (identity.ends - datetime.datetime.now(datetime.UTC)).total_seconds()
         return {

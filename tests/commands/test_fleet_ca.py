@@ -41,6 +41,19 @@ def test_the_whole_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "in no fleet" in capsys.readouterr().err
 
 
+def test_the_list_of_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    outpost("ca", "init")
+    for name in ("one", "two"):
+        outpost("ca", "issue", name)
+    outpost("ca", "deny", "two")
+    capsys.readouterr()
+    assert outpost("ca", "list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(": 2 nodes")
+    assert [("good" in line, "denied" in line) for line in lines[1:] if "one" in line] == [(True, False)]
+    assert [("good" in line, "denied" in line) for line in lines[1:] if "two" in line] == [(False, True)]
+
+
 def test_no_key_is_ever_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outpost("ca", "init")
     outpost("ca", "issue", "n")

@@ -133,6 +133,33 @@ async def _meets(own: Identity, other: str, hostile: list[bytes]) -> dict[str, A
     return {"addresses": place.addresses, "port": place.port, "seen": sorted(noted.places)}
 
 
+async def _conflicted(own: Identity) -> str:
+    """Start while somebody else announces this node's own instance; the instance that it took."""
+    noted = Noted(own)
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("10.91.0.1"))
+    await noted.discovery.start()
+    async with asyncio.timeout(30):
+        while noted.discovery._info is None:
+            sender.sendto(raw_txt(f"{own.fabric}-{own.id}", b"\x09txtvers=1"), ("224.0.0.251", 5353))
+            await asyncio.sleep(0.02)
+    sender.close()
+    name = noted.discovery._info.name
+    await noted.discovery.stop()
+    return name
+
+
+def test_another_one_with_this_nodes_id_is_told_and_does_not_silence_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    skip_unless_possible()
+    own = Fleet(tmp_path).node("own")
+    with Wire(1, prefix="opc") as wire:
+        name = wire.on(1, lambda: asyncio.run(_conflicted(own)))
+    assert name.startswith(f"{own.fabric}-{own.id}-")
+    assert "somebody else announces this node's id" in caplog.text
+
+
 async def _stays(own: Identity, seconds: float) -> None:
     noted = Noted(own)
     await noted.discovery.start()

@@ -57,6 +57,19 @@ async def test_a_node_that_is_told_to_stay_alone(tmp_path: Path) -> None:
     await node.stop()
 
 
+async def test_a_broken_enrolment_is_told_and_the_node_goes_on_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Fleet(tmp_path).node("a")
+    (tmp_path / "a" / "node.key").write_text("broken")
+    node = await started(tmp_path / "a")
+    assert node.status()["mesh"]["state"] == "alone"
+    assert "no private key" in node.status()["mesh"]["reason"]
+    assert node.port == 0
+    assert "its enrolment cannot be used" in caplog.text
+    await node.stop()
+
+
 async def test_one_address_on_one_side_is_enough_for_both(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     a, b = fleet.node("a"), fleet.node("b")
