@@ -198,7 +198,7 @@ class Neighbours:
         left_s = (identity.ends - datetime.datetime.now(datetime.UTC)).total_seconds()
         return {
             "state": "open" if left_s > 0 else "certificate over",
-            **{"fabric": identity.fabric, "id": identity.id, "name": identity.name, "port": self.port},
+            **{"fabric": identity.fabric, "id": identity.id, "name": identity.name, "port": str(self.port)},
             "alive": sum(neighbour.state == "alive" for neighbour in known),
             "suspect": sum(neighbour.state == "suspect" for neighbour in known),
             "certificate_left_s": round(left_s),
