@@ -107,7 +107,7 @@ class Node:
         self.started = False
 
     def _make(self, settings: Settings, pinned: Pinned | None = None) -> Serving:
-        return Serving(settings, self._quotas, self._database, self._around, self._warm_share, pinned)
+        return Serving(settings, self._quotas, self._database, self._around, self._warm_share, pinned, self._look)
 
     def _front(self, serving: Serving) -> TokenSource:
         """The stages before a model's own queue, the last one to see a request first."""

@@ -21,6 +21,7 @@ from node.engine.answers import Answers
 from node.engine.base import Engine, open_engine
 from node.engine.blocks import BlockStore
 from node.engine.lent import Lent
+from node.engine.power import Look, look_at_machine
 from node.engine.worker import Worker
 from node.errors import EngineFailed
 from node.fleet.model_file import model_file
@@ -55,10 +56,11 @@ class Serving:
         neighbourhood: Neighbourhood | None = None,
         warm_share: WarmShare = nothing_warm,
         pinned: Pinned | None = None,
+        look: Look = look_at_machine,
     ) -> None:
         """`warm_share` says what part of a prompt is warm at a neighbour."""
         self.settings, self.pinned = settings, pinned
-        self._neighbourhood, self._neighbours_warm_share = neighbourhood, warm_share
+        self._neighbourhood, self._neighbours_warm_share, self._look = neighbourhood, warm_share, look
         self._quotas = quotas
         self._name, self._weights = model_file(settings)
         prewarm = settings.prewarm
@@ -103,7 +105,7 @@ class Serving:
         self.model = Lent(self.worker.model)
         keeper = self.keeper
         around, warm = self._neighbourhood, self._neighbours_warm_share
-        self.crossing = Crossing(self.settings, self.model, await self._likeness(), around, warm)
+        self.crossing = Crossing(self.settings, self.model, await self._likeness(), around, warm, self._look)
         self.reception = Reception(
             keeper, self.model.info, self.settings, self._quotas, keeper.warm_share, self._routed
         )
@@ -204,7 +206,11 @@ class Serving:
         """What tells neighbours with the very same model; a big model file is hashed for seconds, once."""
         if self._neighbourhood is None:
             return ""
-        return await asyncio.to_thread(likeness, self.settings.engine, self._weights, home())
+        try:
+            return await asyncio.to_thread(likeness, self.settings.engine, self._weights, home())
+        except OSError as error:
+            log.warning("no neighbour can tell which model this is", extra={"reason": str(error)})
+            return ""
 
     def _fingerprint(self, folder: Path) -> str:
         """Slow where a big model file is hashed for the first time; raises OSError."""

@@ -18,6 +18,7 @@ import pytest
 from node.mesh.router import SERVED_BY
 from node.runtime import Node
 from tests.conftest import settings
+from tests.support.near import on_battery
 from tests.support.process import free_port, serving
 
 KEY = "a-key-that-is-long-enough"
@@ -42,9 +43,9 @@ async def asking(tmp_path: Path) -> AsyncIterator[Any]:
     async def start(url: str, key: str = KEY, **flags: object) -> Node:
         (tmp_path / "key").write_text(key)
         more = {"cloud_handicap_s": 0, "routes_power_s": 3600, "cloud_policy": "always", **flags}
-        node = Node(settings(engine_kind="echo", cloud_url=f"{url}/v1", cloud_api_key_file=tmp_path / "key", **more))
+        told = settings(engine_kind="echo", cloud_url=f"{url}/v1", cloud_api_key_file=tmp_path / "key", **more)
+        node = Node(told, look=on_battery)
         await node.start()
-        node.crossing.here.saves_power = True
         nodes.append(node)
         return node
 

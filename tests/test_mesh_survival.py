@@ -24,7 +24,7 @@ from node.bench.figures import percentile
 from node.runtime import Node
 from tests.conftest import settings
 from tests.support.mesh_peer import peer_process
-from tests.support.near import Near
+from tests.support.near import Near, on_battery
 
 KILLS = int(os.environ.get("MESH_KILLS", "2"))
 
@@ -70,9 +70,9 @@ async def near() -> AsyncIterator[Near]:
 
 
 async def started(near: Near, **flags: object) -> Node:
-    node = Node(settings(routes_neighbour_s=0, **flags), neighbourhood=near)
+    """A node that asks a neighbour whenever there is one."""
+    node = Node(settings(routes_neighbour_s=0, routes_power_s=60, **flags), look=on_battery, neighbourhood=near)
     await node.start()
-    node.crossing.here.saves_power = True  # so that a neighbour is asked whenever there is one
     return node
 
 

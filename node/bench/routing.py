@@ -29,14 +29,16 @@ from node.generation import (
     Started,
     Token,
 )
-from node.mesh.places import Neighbour, Places, WarmShare, nothing_warm
+from node.mesh import sketch
+from node.mesh.places import Neighbour, Places, WarmShare
 from node.mesh.route import LOCAL, Place, Policy
 from node.mesh.router import Router
 from node.mesh.sight import Sight
+from node.mesh.wire import TENANT
 from node.settings import Routes
 
 MOST_DECISION_MS, MOST_TOKEN_US = 1.0, 50.0
-_DIGEST = "same"
+_DIGEST, _KEY = "same", b"k" * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,12 @@ class Simulated:
 class Crowd:
     """A neighbourhood that changes with every look, as a real one does; it cannot be talked to."""
 
-    def __init__(self, count: int, sketch: bytes = b"") -> None:
+    def __init__(self, count: int) -> None:
         self._chance = random.Random(1)
-        self._count = count
-        self._sketch = sketch
+        self._sketches = [self._sketch(number) for number in range(count)]
 
     def candidates(self) -> Sequence[Neighbour]:
-        return [self._one(f"{number:032x}") for number in range(self._count)]
+        return [self._one(f"{number:032x}", drawn) for number, drawn in enumerate(self._sketches)]
 
     def session(self, node_id: str) -> aiohttp.ClientSession:
         raise Unavailable("They are only simulated.")
@@ -78,7 +79,12 @@ class Crowd:
     def doubt(self, node_id: str, reason: str) -> None:
         pass
 
-    def _one(self, id: str) -> Simulated:
+    def _sketch(self, number: int) -> bytes:
+        """Eight warm prefixes of a thousand tokens."""
+        seeds = [number * 8 + prefix for prefix in range(8)]
+        return sketch.draw(_KEY, [(TENANT, [(seed * 7 + at) % 256 for at in range(1024)]) for seed in seeds])
+
+    def _one(self, id: str, drawn: bytes) -> Simulated:
         sight = Sight(
             id=id,
             version="0",
@@ -91,7 +97,7 @@ class Crowd:
             wait_s=self._chance.random() * 2,
             prefill_s=0.001,
             decode_s=0.02,
-            sketch=self._sketch,
+            sketch=drawn,
         )
         return Simulated(id, sight, 0.002)
 
@@ -130,9 +136,21 @@ class _Quick:
         pass
 
 
-def routed(plan: Plan, warm_share: WarmShare = nothing_warm, sketch: bytes = b"") -> tuple[Router, _Quick]:
+def warm_share() -> WarmShare:
+    """How a node finds its prompt in its neighbours' sketches: the prompt is hashed once for all of them."""
+    latest: list[tuple[tuple[int, ...], sketch.Marks]] = []
+
+    def share(neighbour: Neighbour, request: Request) -> float:
+        if not latest or latest[0][0] is not request.prompt:
+            latest[:] = [(request.prompt, sketch.marks(_KEY, request.prompt, TENANT))]
+        return sketch.warm_tokens(neighbour.sight.sketch, latest[0][1]) / len(request.prompt)
+
+    return share
+
+
+def routed(plan: Plan, warm: WarmShare | None = None) -> tuple[Router, _Quick]:
     """A router between this node and a crowd, and the source of this node."""
-    local, crowd = _Quick(), Crowd(plan.neighbours, sketch)
+    local, crowd = _Quick(), Crowd(plan.neighbours)
     places = Places(
         local,
         lambda request: Place(LOCAL, "local", wait_s=0.001, prefill_s=0.0001, decode_s=0.001),
@@ -141,14 +159,14 @@ def routed(plan: Plan, warm_share: WarmShare = nothing_warm, sketch: bytes = b""
         crowd,
         None,
         Routes(),
-        warm_share,
+        warm or warm_share(),
     )
     return Router(local, places, Policy(peer_s=60.0), 0.05, lambda: False), local
 
 
-async def figures(plan: Plan, warm_share: WarmShare = nothing_warm, sketch: bytes = b"") -> list[Figure]:
+async def figures(plan: Plan) -> list[Figure]:
     """The decision, the whole way in, and a token's way out."""
-    router, local = routed(plan, warm_share, sketch)
+    router, local = routed(plan)
     chance = random.Random(2)
 
     def request(number: int) -> Request:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from aiohttp import web
 
+from node.engine.power import Look, look_at_machine
 from node.generation import Admission, Caller, Model, TokenSource
 from node.mesh.here import Here, Queue
 from node.mesh.places import Neighbourhood, Nobody, Places, WarmShare, nothing_warm
@@ -40,6 +42,7 @@ class Crossing:
         digest: str = "",
         neighbourhood: Neighbourhood | None = None,
         warm_share: WarmShare = nothing_warm,
+        look: Look = look_at_machine,
     ) -> None:
         self._settings = settings
         self._model = model
@@ -47,6 +50,8 @@ class Crossing:
         self._neighbourhood = neighbourhood
         self._warm_share = warm_share
         self._cloud = Cloud(settings.cloud, model, api_key(settings.cloud)) if settings.cloud.url else None
+        self._look = look
+        self._watching: asyncio.Task[None] | None = None
         self._serving: Serving | None = None
 
     def stage(
@@ -59,7 +64,7 @@ class Crossing:
     ) -> TokenSource:
         """The router in front of `gate`; the rest is what this node knows of itself."""
         routes, cloud = self._settings.routes, self._settings.cloud
-        self.here = Here(gate, prefill_s, warm_share, rung, trouble)
+        self.here = Here(gate, prefill_s, warm_share, rung, trouble, self._look)
         neighbourhood = self._neighbourhood or Nobody()
         self.places = Places(
             gate, self.here.place, self._model, self.digest, neighbourhood, self._cloud, routes, self._warm_share
@@ -92,6 +97,9 @@ class Crossing:
 
     async def start(self) -> None:
         """Open what is needed to ask others; nothing is sent yet."""
+        if self._neighbourhood is not None or self._cloud is not None:
+            await self.here.see()
+            self._watching = asyncio.create_task(self.here.watch())
         if self._cloud is not None:
             await self._cloud.open()
             cloud = self._settings.cloud
@@ -106,6 +114,9 @@ class Crossing:
     async def stop(self) -> None:
         """End what is under way elsewhere."""
         self.router.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self.places.close()
         if self._cloud is not None:
             await self._cloud.close()

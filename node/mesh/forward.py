@@ -8,7 +8,6 @@ own vocabulary. It cannot be caught at a wrong token: whoever holds a certificat
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 from collections.abc import AsyncIterator, Callable
 
@@ -42,7 +41,7 @@ class Peer:
 
     async def answer(self, request: Request, held: Held) -> AsyncIterator[Event]:
         """See `remote.Upstream`."""
-        body = wire.errand_of(request, self._digest, tenant_digest(request.caller.tenant))
+        body = wire.errand_of(request, self._digest)
         async with asyncio.timeout(ACCEPT_S):
             response = await self._session(self._id).post(
                 wire.PATH,
@@ -89,11 +88,6 @@ class Peer:
             raise UpstreamFailed(f"{self.name} says more than it was asked for.")
         if isinstance(event, Finished) and (event.reason == "cancelled" or (event.reason == "length" and made < most)):
             raise UpstreamFailed(f"{self.name} stopped before its answer was whole.")
-
-
-def tenant_digest(tenant: str) -> str:
-    """By what a neighbour tells this node's tenants apart; "" stays "", because no tenant is nobody's secret."""
-    return hashlib.sha256(tenant.encode()).hexdigest()[:16] if tenant else ""
 
 
 async def _refusal(name: str, response: aiohttp.ClientResponse) -> NodeError:

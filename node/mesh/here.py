@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from node.engine.power import Look, look_at_machine
 from node.generation import Caller, Level, Request
 from node.mesh.route import LOCAL, Place
 
@@ -32,12 +33,14 @@ class Here:
         warm_share: Callable[[tuple[int, ...], Caller], float],
         rung: Callable[[], int],
         trouble: Callable[[], str],
+        look: Look = look_at_machine,
     ) -> None:
         self._queue = queue
         self._prefill_s = prefill_s
         self._warm_share = warm_share
         self._rung = rung
         self._trouble = trouble
+        self._look = look
         self._gap_s: float | None = None
         self.saves_power = False
 
@@ -63,8 +66,13 @@ class Here:
             blocked=self._trouble(),
         )
 
-    async def watch(self, spares: Callable[[], bool]) -> None:
-        """Ask now and then, beside the event loop, whether power is to be spared; ends when cancelled."""
+    async def see(self) -> None:
+        """Look at the machine once, beside the event loop."""
+        heat, supply = await asyncio.to_thread(self._look)
+        self.saves_power = heat.too_hot or bool(supply.on_battery)
+
+    async def watch(self) -> None:
+        """Look at it every now and then; ends when cancelled."""
         while True:
-            self.saves_power = await asyncio.to_thread(spares)
             await asyncio.sleep(LOOK_S)
+            await self.see()

@@ -31,6 +31,7 @@ from node.mesh.listener import Listener, Part
 from node.mesh.peers import Change, Neighbour, Place, Table
 from node.mesh.probe import Answer, Prober, Silent
 from node.mesh.sight import Sight, write
+from node.mesh.wire import tenant_there
 from node.settings import Mesh
 
 log = logging.getLogger(__name__)
@@ -183,7 +184,7 @@ class Neighbours:
         if not request.prompt or not neighbour.sight.sketch:
             return 0.0
         if self._latest is None or self._latest[0] is not request.prompt:
-            self._latest = request.prompt, sketch.marks(self._key, request.prompt, request.caller.tenant)
+            self._latest = request.prompt, sketch.marks(self._key, request.prompt, tenant_there(request.caller.tenant))
         return sketch.warm_tokens(neighbour.sight.sketch, self._latest[1]) / len(request.prompt)
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:

@@ -218,7 +218,7 @@ class Places:
         )
 
     def _unfit(self, sight: Sight, request: Request) -> str:
-        if sight.model_digest != self._digest:
+        if sight.model_digest != self._digest or not self._digest:
             return "it has another model"
         if sight.draining:
             return "it is stopping"

@@ -108,7 +108,7 @@ class Serving:
             self._share.give(weight)
 
     def _accept(self, asked: wire.Errand, peer: str) -> Request:
-        if asked.model_digest != self._digest:
+        if asked.model_digest != self._digest or not self._digest:
             raise Conflict("This node serves another model.")
         if asked.id in self._serving or self._own(asked.id):
             raise Conflict("This request came round to where it was before.")

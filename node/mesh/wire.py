@@ -13,6 +13,7 @@ Both come from outside and are bounded before they are believed.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 from collections.abc import Callable
@@ -104,8 +105,19 @@ _errand = msgspec.msgpack.Decoder(Errand)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def errand_of(request: Request, model_digest: str, tenant: str) -> bytes:
-    """`request` on its way to another node; `tenant` is what that node tells its caller's tenant by."""
+def tenant_digest(tenant: str) -> str:
+    """By what a neighbour tells this node's tenants apart; "" stays "", because no tenant is nobody's secret."""
+    return hashlib.sha256(tenant.encode()).hexdigest()[:16] if tenant else ""
+
+
+def tenant_there(tenant: str) -> str:
+    """As which tenant a request of this node's `tenant` runs at a neighbour."""
+    digest = tenant_digest(tenant)
+    return f"{TENANT}/{digest}" if digest else TENANT
+
+
+def errand_of(request: Request, model_digest: str) -> bytes:
+    """`request` on its way to another node."""
     drawn = request.sampling
     rule = request.constraint
     return _encode(
@@ -119,7 +131,7 @@ def errand_of(request: Request, model_digest: str, tenant: str) -> bytes:
             logprobs=request.logprobs,
             ignore_eos=request.ignore_eos,
             continued=request.continued,
-            tenant=tenant,
+            tenant=tenant_digest(request.caller.tenant),
             session=request.caller.session,
             level=request.level,
             ttl_s=request.ttl_s,

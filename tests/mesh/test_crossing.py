@@ -11,11 +11,16 @@ import pytest
 from aiohttp import web
 
 from node.errors import SettingsError
+from node.machine.heat import Heat
+from node.machine.supply import Supply
 from node.mesh.crossing import Crossing
+from node.mesh.identity import folder_in
 from node.mesh.router import SERVED_BY
 from node.runtime import Node
 from tests.conftest import settings
-from tests.support.near import Near
+from tests.mesh.fleets import Fleet, enrolled
+from tests.support.near import Near, on_battery
+from tests.support.process import free_port
 from tests.support.service import ByteModel, running_app
 
 TEXT = "all work and no play makes jack a dull boy " * 10
@@ -51,7 +56,8 @@ async def test_a_neighbour_answers_and_both_say_so(two: tuple[Node, Near]) -> No
     whole, served_by = await ask(node)
     assert served_by == "local"
     assert "outpost" not in whole["usage"]  # type: ignore[operator]
-    node.crossing.here.saves_power = True
+    node.crossing.here._look = on_battery
+    await node.crossing.here.see()
     whole, served_by = await ask(node)
     assert served_by == "peer/second"
     assert whole["usage"]["outpost"] == {"served_by": ["peer/second"]}  # type: ignore[index]
@@ -64,7 +70,8 @@ async def test_a_neighbour_answers_and_both_say_so(two: tuple[Node, Near]) -> No
 
 async def test_a_neighbour_with_another_model_is_not_asked_and_refuses(two: tuple[Node, Near]) -> None:
     node, near = two
-    node.crossing.here.saves_power = True
+    node.crossing.here._look = on_battery
+    await node.crossing.here.see()
     near.change("second", model_digest="other")
     assert (await ask(node))[1] == "local"
     node.crossing.places._digest = "other"
@@ -90,3 +97,33 @@ def test_a_key_that_is_missing_is_told_before_anything_runs(tmp_path: Path) -> N
     wrong = settings(cloud_url="http://127.0.0.1:1/v1", cloud_api_key_file=tmp_path / "none")
     with pytest.raises(SettingsError, match="api_key_file"):
         Crossing(wrong, ByteModel())
+
+
+async def test_two_enrolled_nodes_answer_for_each_other_over_mutual_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is faked here: certificates, listener, probes and sketch are the real ones."""
+    fleet = Fleet(tmp_path)
+    port = free_port()
+    nodes = []
+    for name, more in (("a", {"mesh_port": port}), ("b", {"mesh_port": 0, "mesh_peers": f"127.0.0.1:{port}"})):
+        enrolled(fleet.authority, folder_in(tmp_path / name), name)
+        monkeypatch.setenv("OUTPOST_HOME", str(tmp_path / name))
+        told = settings(engine_kind="echo", mesh_discover=False, routes_neighbour_s=0, routes_power_s=60, **more)
+        nodes.append(Node(told, look=on_battery if name == "b" else lambda: (Heat(), Supply())))
+        await nodes[-1].start()
+    first, second = nodes
+    try:
+        async with asyncio.timeout(60):
+            while (await ask(second))[1] == "local":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        whole, served_by = await ask(second)
+        assert served_by == f"peer/{first._neighbours.id}"
+        assert whole["choices"][0]["message"]["content"] == TEXT  # type: ignore[index]
+        assert first.status()["serving"]["served"] >= 2
+        assert first.status()["routes"]["decided"]["local"], "it answers itself, whoever asked"
+        assert (await ask(first))[1] == "local", "the other one is on battery"
+        await first.stop(grace_s=0)
+        assert (await ask(second))[1].endswith("local")
+    finally:
+        await asyncio.gather(*(node.stop(grace_s=0) for node in nodes))

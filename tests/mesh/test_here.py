@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from node.generation import Caller, Level, Request
+from node.machine.heat import Heat
+from node.machine.supply import Supply
 from node.mesh.here import Here
 
 REQUEST = Request("r", (1, 2, 3), 5, level="interactive", caller=Caller("t"))
@@ -23,8 +27,16 @@ class Waits:
 
 
 def here(queue: Waits, trouble: str = "") -> Here:
+    def look() -> tuple[Heat, Supply]:
+        return Heat(), Supply(on_battery=True)
+
     return Here(
-        queue, lambda: 0.002, lambda prompt, caller: 0.5 if caller.tenant == "t" else 0.0, lambda: 1, lambda: trouble
+        queue,
+        lambda: 0.002,
+        lambda prompt, caller: 0.5 if caller.tenant == "t" else 0.0,
+        lambda: 1,
+        lambda: trouble,
+        look,
     )
 
 
@@ -46,11 +58,17 @@ def test_the_last_pace_counts_until_something_streams_again() -> None:
     assert place.decode_s == 0.03
 
 
-async def test_power_is_looked_at_beside_the_loop() -> None:
+async def test_a_battery_is_seen() -> None:
     place = here(Waits())
-    watching = asyncio.create_task(place.watch(lambda: True))
+    await place.see()
+    assert place.place(REQUEST).saves_power
+
+
+async def test_it_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.mesh.here.LOOK_S", 0.001)
+    place = here(Waits())
+    watching = asyncio.create_task(place.watch())
     async with asyncio.timeout(10):
         while not place.saves_power:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     watching.cancel()
-    assert place.place(REQUEST).saves_power

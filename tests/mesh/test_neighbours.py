@@ -238,6 +238,12 @@ async def test_warm_tokens_of_a_neighbour(tmp_path: Path) -> None:
         assert node.warm_share(Told(Still(sketch=drawn).draw(b"")), request) == 128 / 160
         assert node.warm_share(Told(Still(sketch=drawn).draw(b"")), request) == 128 / 160
         assert node.warm_share(Told(Still().draw(b"")), request) == 0.0
+        theirs = sketch.draw(node._key, [("mesh", range(200)), ("", range(1000, 1200))])
+        assert node.warm_share(Told(Still(sketch=theirs).draw(b"")), Request("r", tuple(range(160)), 1)) == 128 / 160
+        own = Request("r", tuple(range(1000, 1160)), 1)
+        assert node.warm_share(Told(Still(sketch=theirs).draw(b"")), own) == 0.0, (
+            "what its own people asked is not ours"
+        )
         assert node.warm_share(Told(Still(sketch=drawn).draw(b"")), Request("r", (), 1)) == 0.0
     finally:
         await node.stop()

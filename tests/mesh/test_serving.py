@@ -51,7 +51,7 @@ class Bench:
 
 
 async def ask(session: aiohttp.ClientSession, request: Request = REQUEST, digest: str = "same") -> list[Event]:
-    async with session.post(wire.PATH, data=wire.errand_of(request, digest, "")) as response:
+    async with session.post(wire.PATH, data=wire.errand_of(request, digest)) as response:
         reader = wire.Reader(257, lambda id: bytes([id]))
         return reader.feed(await response.read())
 
@@ -101,7 +101,7 @@ async def test_what_the_gate_refuses_is_refused_with_its_status() -> None:
     bench = Bench()
     bench.source.refusal = Overloaded("full", retry_after=9)
     async with bench.open() as session:
-        async with session.post(wire.PATH, data=wire.errand_of(REQUEST, "same", "")) as response:
+        async with session.post(wire.PATH, data=wire.errand_of(REQUEST, "same")) as response:
             assert (response.status, response.headers["Retry-After"]) == (429, "9")
     assert bench.share.taken == 0
     assert isinstance(await refusal(Bench(), replace(REQUEST, prompt=(300,))), InvalidRequest)
@@ -129,7 +129,7 @@ async def test_signs_of_life_while_nothing_is_said(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(serving, "HEARTBEAT_S", 0.01)
     wait = asyncio.Event()
     async with Bench(wait, "a").open() as session:
-        async with session.post(wire.PATH, data=wire.errand_of(REQUEST, "same", "")) as response:
+        async with session.post(wire.PATH, data=wire.errand_of(REQUEST, "same")) as response:
             seen = b""
             async with asyncio.timeout(10):
                 while seen.count(wire.ALIVE) < 3:
@@ -143,7 +143,7 @@ async def test_signs_of_life_while_nothing_is_said(monkeypatch: pytest.MonkeyPat
 async def test_a_connection_that_closes_ends_the_request() -> None:
     bench = Bench("a", asyncio.Event())
     async with bench.open() as session:
-        async with session.post(wire.PATH, data=wire.errand_of(REQUEST, "same", "")) as response:
+        async with session.post(wire.PATH, data=wire.errand_of(REQUEST, "same")) as response:
             await response.content.readany()
             response.close()
         async with asyncio.timeout(10):

@@ -48,21 +48,26 @@ def piece(id: int) -> bytes:
 
 
 def test_a_request_arrives_as_it_was_but_for_who_asks() -> None:
-    raw = wire.errand_of(REQUEST, "digest", "t1")
+    raw = wire.errand_of(REQUEST, "digest")
     asked = wire.errand(raw)
     assert asked.model_digest == "digest"
     there = wire.request_of(asked, "fresh", 256, 4096)
-    assert there == replace(REQUEST, id="fresh", stop=(), caller=Caller("mesh/t1", "", "session"), hops=1), (
-        "stop strings and the user stay at home"
-    )
-    assert wire.errand_of(there, "digest", "")
-    assert wire.request_of(wire.errand(wire.errand_of(replace(REQUEST, caller=Caller()), "d", "")), "f", 256, 4096)
+    assert there == replace(
+        REQUEST, id="fresh", stop=(), caller=Caller(wire.tenant_there("tenant"), "", "session"), hops=1
+    ), "stop strings and the user stay at home"
+    assert wire.request_of(wire.errand(wire.errand_of(replace(REQUEST, caller=Caller()), "d")), "f", 256, 4096)
     assert b"secret stop" not in raw
     assert b"user" not in raw
 
 
+def test_tenants_are_told_apart_without_their_names() -> None:
+    assert wire.tenant_there("") == "mesh"
+    assert len({wire.tenant_there("a"), wire.tenant_there("b"), "mesh"}) == 3
+    assert "acme" not in wire.tenant_there("acme")
+
+
 def test_each_node_adds_a_hop() -> None:
-    asked = wire.errand(wire.errand_of(replace(REQUEST, hops=3), "d", ""))
+    asked = wire.errand(wire.errand_of(replace(REQUEST, hops=3), "d"))
     assert wire.request_of(asked, "x", 256, 4096).hops == 4
 
 
@@ -88,7 +93,7 @@ WRONG = [
 
 @pytest.mark.parametrize("change", WRONG)
 def test_what_is_out_of_bounds_is_refused(change: dict[str, object]) -> None:
-    sent = msgspec.msgpack.decode(wire.errand_of(REQUEST, "d", ""))
+    sent = msgspec.msgpack.decode(wire.errand_of(REQUEST, "d"))
     with pytest.raises(InvalidRequest, match="no errand"):
         wire.errand(msgspec.msgpack.encode({**sent, **change}))
 
@@ -115,7 +120,7 @@ def test_too_many_bytes_are_refused_unread() -> None:
     ],
 )
 def test_what_cannot_run_here_is_refused(change: dict[str, object]) -> None:
-    asked = wire.errand(wire.errand_of(replace(REQUEST, **change), "d", ""))  # type: ignore[arg-type]
+    asked = wire.errand(wire.errand_of(replace(REQUEST, **change), "d"))  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest):
         wire.request_of(asked, "x", 256, 4096)
 

@@ -15,6 +15,7 @@ import aiohttp
 from node.layers import load
 from node.mesh.router import SERVED_BY
 from node.runtime import Node
+from tests.support.near import on_battery
 
 
 def sent(interface: str) -> int:
@@ -26,9 +27,9 @@ async def main(interface: str, changes: list[str]) -> None:
     """One request, with the header that allows everything."""
     flags = dict(change.split("=", 1) for change in changes)
     before = sent(interface)
-    node = Node(load(environment={}, flags={"server.port": "0", "log.level": "error", "engine.kind": "echo", **flags}))
+    echo = {"server.port": "0", "log.level": "error", "engine.kind": "echo"}
+    node = Node(load(environment={}, flags={**echo, **flags}), look=on_battery)
     await node.start()
-    node.crossing.here.saves_power = True
     body = {"messages": [{"role": "user", "content": "my secret is 42"}]}
     async with aiohttp.ClientSession() as session:
         headers = {"Outpost-Cloud": "allow"}

@@ -10,6 +10,8 @@ import aiohttp
 import msgspec
 
 from node.errors import Unavailable
+from node.machine.heat import Heat
+from node.machine.supply import Supply
 from node.mesh.sight import Sight
 
 SIGHT = Sight(
@@ -25,6 +27,11 @@ SIGHT = Sight(
     prefill_s=1e-6,
     decode_s=1e-3,
 )
+
+
+def on_battery() -> tuple[Heat, Supply]:
+    """A machine that would rather have others work."""
+    return Heat(), Supply(on_battery=True)
 
 
 @dataclass(frozen=True, slots=True)
