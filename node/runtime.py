@@ -31,10 +31,11 @@ from node.errors import SettingsError, Unavailable
 from node.fleet import profiles
 from node.fleet.boot import Upkeep, over
 from node.fleet.pinned import Pinned
+from node.fleet.share import MeshPeer, add_chunks
 from node.generation import Admission, Load, Model, Prewarming, Sampling, TokenSource, Warmth
 from node.machine.memory import memory, resident
+from node.mesh import identity
 from node.mesh.crossing import Crossing
-from node.mesh.identity import folder_in
 from node.mesh.listener import PEER
 from node.mesh.neighbours import Neighbours
 from node.mesh.places import Neighbourhood, nothing_warm
@@ -100,6 +101,7 @@ class Node:
         self._neighbours.add(self._serve_neighbours)
         self._warm_share = self._neighbours.warm_share if neighbourhood is None else nothing_warm
         self._around = neighbourhood or (self._neighbours if self._neighbours.enrolled else None)
+        self._join_fleet()
         self._served = Served(self._make(settings, self._upkeep.pinned), self._make, self._front)
         self.post = PostOffice(settings)  # what waits for the network; open for as long as anybody may be answered
         self._updater = self._upkeep.updater(self._served, settings, self._is_powered, self._report)
@@ -127,6 +129,18 @@ class Node:
             return await self.crossing.answer(request, request[PEER])
 
         app.router.add_post(GENERATE, generate)
+
+    def _join_fleet(self) -> None:
+        """Neighbours of one fleet give each other what it brings them."""
+        around = self._neighbours
+        enrolled = identity.load(identity.folder_in(home())) if around.enrolled else None
+
+        def peers() -> list[MeshPeer]:
+            return [MeshPeer(one.id, around.session(one.id)) for one in around.candidates()]
+
+        chunks = self._upkeep.join(self._settings.fleet, enrolled.id if enrolled else "", peers)
+        if chunks is not None:
+            around.add(lambda app: add_chunks(app, chunks, lambda request: request[PEER]), "chunk")
 
     async def _report(self, told: Mapping[str, object]) -> None:
         """How an update ended, for whoever looks after the fleet; it waits for the network like all else."""
@@ -348,7 +362,7 @@ def _database_file(settings: Settings) -> Path | None:
 
 def _neighbours(settings: Settings, portrait: Portrait) -> Neighbours:
     profile = profiles.in_use()
-    return Neighbours(settings.mesh, folder_in(home()), portrait, profile=profile.text if profile else "")
+    return Neighbours(settings.mesh, identity.folder_in(home()), portrait, profile=profile.text if profile else "")
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

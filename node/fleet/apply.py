@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -73,7 +74,7 @@ class Terms:
 
     def hot(self, profile: Profile | None) -> Settings:
         """What the profile gives now; the rest stays as the process was started. Raises SettingsError."""
-        wanted = self.of(profile)
+        wanted = located(profile, self.of(profile))
         return msgspec.structs.replace(self.started, **{name: getattr(wanted, name) for name in HOT})
 
     def needs_restart(self, profile: Profile | None) -> list[str]:
@@ -171,11 +172,32 @@ def pin(profile: Profile | None, settings: Settings) -> Pinned | None:
 
     Reads the whole file. Raises ModelFileError where it is missing or is not what the profile promises.
     """
-    if profile is None or not profile.model_sha256 or settings.engine.kind != "llama":
+    if profile is None or not _is_promised(profile, settings):
         return None
-    if settings.model.variant or settings.model.name != profile.settings.model.name:
-        return None  # made from it, or put in its place, by this node's own settings
-    return Pinned(weights.locate(settings.model.name), profile.model_sha256)
+    if settings.model.variant and settings.model.variant != str(_fetched(profile)):
+        return None  # made from it by this node
+    return Pinned(weights.served(settings.model), profile.model_sha256)
+
+
+def located(profile: Profile | None, settings: Settings) -> Settings:
+    """The settings with the profile's model in the file that a fleet brought, where it brought one.
+
+    That has the name of its digest, so that it can lie beside another file that people call the same.
+    """
+    if profile is None or not _is_promised(profile, settings) or not _fetched(profile).exists():
+        return settings
+    model = msgspec.structs.replace(settings.model, variant=str(_fetched(profile)))
+    return msgspec.structs.replace(settings, model=model)
+
+
+def _fetched(profile: Profile) -> Path:
+    return weights.folder() / f"{profile.model_sha256}.gguf"
+
+
+def _is_promised(profile: Profile, settings: Settings) -> bool:
+    """Whether the profile says which file its model is, and this node's own settings leave it at that."""
+    same = settings.model.name == profile.settings.model.name
+    return bool(profile.model_sha256) and settings.engine.kind == "llama" and same
 
 
 def _text(profile: Profile | None) -> str | None:

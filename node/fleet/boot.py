@@ -10,24 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from node.errors import NodeError, SettingsError
 from node.fleet import durable, fit
-from node.fleet.apply import Applier, Host, Terms, pin
+from node.fleet.apply import Applier, Host, Terms, located, pin
 from node.fleet.installed import InMemory, Installed, Ledger
+from node.fleet.manager import Manager as FleetManager
 from node.fleet.membership import WALL, Manager, Membership, Report
 from node.fleet.pinned import Pinned
 from node.fleet.profile import Profile
 from node.fleet.rollout import started, step
+from node.fleet.share import ChunkStore, Peer
 from node.fleet.slots import Slots, SlotsInMemory, digest_of
+from node.fleet.trust import Trust
 from node.fleet.updater import Updater
 from node.machine import hardware
 from node.machine.gpu import load_nvml
-from node.settings import Settings, home
+from node.settings import Fleet, Settings, home
 from node.store.db import Database
 
 log = logging.getLogger(__name__)
@@ -88,7 +91,7 @@ class Upkeep:
 
         Raises SettingsError, ModelFileError.
         """
-        settings = self._settings_of(self.profile)
+        settings = located(self.profile, self._settings_of(self.profile))
         from_fleet = self.profile is not None and self.slots.get(digest_of(self.profile)) is not None
         self.pinned = await asyncio.to_thread(pin, self.profile, settings) if from_fleet else None
         return settings
@@ -96,6 +99,25 @@ class Upkeep:
     def terms(self, started: Settings) -> Terms:
         """How settings come from profiles in a node that was started with these."""
         return Terms(started, self._settings_of)
+
+    def join(self, fleet: Fleet, node: str, peers: Callable[[], Sequence[Peer]]) -> ChunkStore | None:
+        """Belong to the fleet that the settings name, if they do; gives the chunks that `peers` may ask for.
+
+        `node` is this one's id in the fleet, "" where nobody has given it one.
+        """
+        self.node_id = node or self.node_id
+        if not fleet.url:
+            return None
+        if self.database is None:
+            raise SettingsError(
+                "fleet.url is set, but a node on port 0 keeps nothing that a fleet needs.",
+                hint="Set server.port, and leave --profile to the fleet.",
+            )
+        self.node_id = self.node_id or node_id(home() / "fleet")
+        chunks = ChunkStore()
+        trust = Trust(fleet, self.database)
+        self.manager = self.manager or FleetManager(fleet, trust, chunks, self.node_id, peers)
+        return chunks
 
     def updater(self, host: Host, started: Settings, powered: Callable[[], bool], report: Report) -> Updater:
         """What changes the model of `host` while it runs: by an operator's word, or by the fleet's."""

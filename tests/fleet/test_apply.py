@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import EngineFailed, Unfit
-from node.fleet.apply import Applier, Damaged, Terms, pin
+from node.errors import EngineFailed, ModelFileError, Unfit
+from node.fleet.apply import Applier, Damaged, Terms, located, pin
 from node.fleet.boot import over
 from node.fleet.profile import parse
 from tests.conftest import settings
@@ -101,3 +101,27 @@ def test_only_the_profile_s_own_file_is_pinned(tmp_path: Path) -> None:
     assert pin(other, settings(engine_kind="echo")) is None
     assert pin(other, settings(model_name="other", model_variant="tuned.gguf")) is None
     assert pin(OLD, settings()) is None
+
+
+def test_the_file_that_a_fleet_brought_is_served_under_the_model_s_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
+    sha256 = hashlib.sha256(b"fleet").hexdigest()
+    wanted = parse(with_model(sha256, "acme"), "n")
+    own = settings(model_name="acme")
+    assert located(wanted, own) == own, "it is not here yet"
+    brought = tmp_path / "models" / f"{sha256}.gguf"
+    brought.parent.mkdir()
+    brought.write_bytes(b"fleet")
+    found = located(wanted, own)
+    assert (found.model.name, found.model.variant) == ("acme", str(brought))
+    pinned = pin(wanted, found)
+    assert pinned is not None
+    assert pinned.named == brought
+    pinned.close()
+    brought.write_bytes(b"fleeX")
+    with pytest.raises(ModelFileError, match="SHA-256"):
+        pin(wanted, found)
+    assert located(wanted, settings(model_name="mine.gguf")).model.variant == "", "this node's own word counts more"
+    assert located(None, own) == own

@@ -13,6 +13,7 @@ from node.errors import EngineFailed, ModelFileError, SettingsError
 from node.fleet.boot import Upkeep, node_id, over, refuse_other_machine
 from node.fleet.profile import Profile, parse
 from node.fleet.rollout import MOST_DEATHS, State, Update
+from node.settings import Fleet
 from tests.conftest import settings
 from tests.support.fleet_node import profile, rollout
 
@@ -176,3 +177,17 @@ def test_other_hardware_is_refused(home: Path) -> None:
 
 def _parsed(text: str) -> Profile:
     return parse(text, "n")
+
+
+async def test_a_node_joins_a_fleet_by_its_settings(home: Path) -> None:
+    it = upkeep(home)
+    assert it.join(Fleet(), "", list) is None
+    assert it.manager is None
+    assert it.join(Fleet(url=str(home)), "", list) is not None
+    assert it.manager is not None
+    assert it.node_id == node_id(home / "fleet")
+    named = upkeep(home)
+    named.join(Fleet(url=str(home)), "given", list)
+    assert named.node_id == "given"
+    with pytest.raises(SettingsError, match="port 0"):
+        Upkeep(over(settings())).join(Fleet(url=str(home)), "", list)
