@@ -203,8 +203,10 @@ def _check_hub(hub: Hub) -> None:
         raise SettingsError("Only one of hub.key and hub.key_file can be set.")
     if not (hub.key.isascii() and (not hub.key or hub.key.isprintable())):
         raise SettingsError("hub.key must be printable ASCII.")
-    if hub.telemetry_s and not hub.url:
-        raise SettingsError("hub.telemetry_s is set, but no hub to tell (hub.url).")
+    if hub.url and hub.node:
+        raise SettingsError("Only one of hub.url and hub.node can be set.")
+    if hub.telemetry_s and not (hub.url or hub.node):
+        raise SettingsError("hub.telemetry_s is set, but no hub to tell (hub.url or hub.node).")
     if 0 < hub.telemetry_s < 1:
         raise SettingsError("hub.telemetry_s must be 0 or at least 1 second.")
 

@@ -104,6 +104,8 @@ class Node:
         self._join_fleet()
         self._served = Served(self._make(settings, self._upkeep.pinned), self._make, self._front)
         self.post = PostOffice(settings)  # what waits for the network; open for as long as anybody may be answered
+        self.post.mesh = self._neighbours.session
+        self._neighbours.add(self.post.serve_neighbours)
         self._updater = self._upkeep.updater(self._served, settings, self._is_powered, self._report)
         self.url = ""
         self.started = False

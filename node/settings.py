@@ -262,6 +262,8 @@ class Hub(Section, frozen=True):
     "hub: also receive the outboxes of other nodes, and show them in `outpost status`"
     url: str = ""
     "where the outbox is delivered: the address of a hub; https, or this machine"
+    node: str = ""
+    "instead of hub.url: id of the neighbour that is the hub; delivered over the fleet's certificates, without a key"
     key: str = ""
     "API key for the hub"
     key_file: str = ""

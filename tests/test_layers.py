@@ -105,6 +105,7 @@ def test_lists_come_with_commas(tmp_path: Path) -> None:
         ("[hub]\nurl = 'hub.example'", "https://"),
         ("[hub]\ntelemetry_s = 60.0", "hub.url"),
         ("[hub]\nurl = 'http://127.0.0.1:1'\ntelemetry_s = 0.5", "at least 1"),
+        ("[hub]\nurl = 'https://a.example'\nnode = 'x'", "Only one"),
         ("[hub]\nkey = 'a'\nkey_file = 'b'", "Only one"),
         ("[hub]\nkey = 'ä'", "ASCII"),
         ("[outbox]\ncallbacks = ['ftp://a.example']", "ftp://a.example"),

@@ -93,7 +93,7 @@ class Mortal:
 
 async def defer(node: Mortal, session: aiohttp.ClientSession, number: int, promised: dict[int, str]) -> None:
     """Ask until the node has promised an answer; a broken connection is no promise."""
-    question = {"model": "echo", "messages": [{"role": "user", "content": f"question {number}"}], "max_tokens": 8}
+    question = {"model": "echo", "messages": [{"role": "user", "content": f"question {number}"}], "max_tokens": 64}
     headers = {"Prefer": "respond-async", "Idempotency-Key": f"request-{number}"}
     if number % 10 == 0:
         headers["Outpost-Callback"] = f"{node.hub}/hook"
@@ -158,7 +158,7 @@ async def test_what_was_acknowledged_arrives_once_and_in_order(tmp_path: Path) -
     assert numbers == sorted(set(numbers)), "each once, and in order"
     assert len(set(promised.values())) == len(promised) == REQUESTS == len(texts)
     for number, text in texts.items():
-        assert f"question {number}"[:4] in text or text, number
+        assert f"question {number}" in text, number
     answers = {id: {body for got, body in fake.called if got == id} for id in waiting}
     assert all(len(bodies) == 1 for bodies in answers.values()), "one answer each, however often it was told"
 

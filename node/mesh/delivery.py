@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from node.errors import NodeError, SettingsError
+from node.errors import NodeError, SettingsError, Unavailable
 from node.mesh import parcel
 from node.settings import Hub
 from node.store.backlog import Bucket, Reconnect
@@ -39,6 +39,9 @@ _LEAST_BATCH = 1024
 _MOST_BATCH = 4 << 20
 
 
+Mesh = Callable[[str], aiohttp.ClientSession]
+
+
 class Delivery:
     """Delivers what waits for the hub. `state` says how that goes, in a word; `reason` why."""
 
@@ -52,13 +55,16 @@ class Delivery:
         clock: Callable[[], float] = time.monotonic,
         reconnect: Reconnect | None = None,
         silence_s: float = SILENCE_S,
+        mesh: Mesh | None = None,
     ) -> None:
+        """`mesh` gives the way to a neighbour by its id."""
         self._settings = settings
         self._outbox = outbox
         self._node = node
         self._rng, self._clock = rng, clock
         self._reconnect = reconnect or Reconnect()
         self._silence_s = silence_s
+        self._mesh = mesh
         self._bucket = Bucket(settings.bytes_per_s, max(settings.bytes_per_s, settings.batch_bytes))
         self._batch_bytes = settings.batch_bytes
         self._wake = asyncio.Event()
@@ -105,9 +111,8 @@ class Delivery:
     async def connected(self) -> AsyncIterator[None]:
         """What `step` needs: connections that check the hub's certificate."""
         context = await asyncio.to_thread(tls, self._settings)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self._silence_s)
         connector = aiohttp.TCPConnector(ssl=context, limit=2)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
             self._session = session
             yield
 
@@ -140,7 +145,7 @@ class Delivery:
         self.attempts += 1
         try:
             status, answer, retry_after = await self._post(body)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, Unavailable) as error:
             return await self._missed(ids, "unreachable", _why(error))
         if status == 413:
             return await self._too_large(ids)
@@ -160,11 +165,17 @@ class Delivery:
 
     async def _post(self, body: bytes) -> tuple[int, bytes, float]:
         assert self._session is not None
-        headers = {"Content-Type": parcel.TYPE, "Accept-Encoding": "identity"}
-        if key := await asyncio.to_thread(key_of, self._settings):
-            headers["Authorization"] = f"Bearer {key}"
-        url = self._settings.url.rstrip("/").removesuffix("/v1") + parcel.PATH
-        async with self._session.post(url, data=io.BytesIO(body), headers=headers, allow_redirects=False) as response:
+        headers, session = {"Content-Type": parcel.TYPE, "Accept-Encoding": "identity"}, self._session
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self._silence_s)
+        if self._mesh is not None and self._settings.node:
+            session, url = self._mesh(self._settings.node), parcel.MESH_PATH
+        else:
+            url = self._settings.url.rstrip("/").removesuffix("/v1") + parcel.PATH
+            if key := await asyncio.to_thread(key_of, self._settings):
+                headers["Authorization"] = f"Bearer {key}"
+        async with session.post(
+            url, data=io.BytesIO(body), headers=headers, allow_redirects=False, timeout=timeout
+        ) as response:
             async with asyncio.timeout(self._silence_s):  # an answer that trickles in is none
                 answer = await read_bounded(response, parcel.MOST_ANSWER)
             return response.status, answer, _seconds(response.headers.get("Retry-After"))
@@ -231,6 +242,8 @@ def _why(error: Exception) -> str:
     """An error in a few words, without addresses that change at every attempt."""
     if isinstance(error, TimeoutError):
         return "it says nothing"
+    if isinstance(error, NodeError):
+        return error.message
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         return "its certificate is not trusted"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__)[:200]

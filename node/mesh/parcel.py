@@ -20,6 +20,7 @@ from node.store.backlog import Priority
 from node.store.outbox import Item
 
 PATH: Final = "/v1/hub/outbox"
+MESH_PATH: Final = "/mesh/outbox"  # the same among neighbours, whose certificates say who they are
 TYPE: Final = "application/x-outpost-parcel"
 MOST_PACKED: Final = 8 << 20
 MOST_UNPACKED: Final = 32 << 20

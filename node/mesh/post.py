@@ -1,8 +1,8 @@
 """All that waits for the network, joined: the outbox and who delivers it, deferred requests, and a hub's inbox.
 
 Everything here is off unless it is asked for: without a database (`outbox.database`, or a fixed port) nothing is kept,
-without `hub.url` nothing is delivered, without `hub.telemetry_s` nothing is told, without `outbox.callbacks` nobody is
-called, and only with `hub.role` "hub" anything is received.
+without `hub.url` or `hub.node` nothing is delivered, without `hub.telemetry_s` nothing is told, without
+`outbox.callbacks` nobody is called, and only with `hub.role` "hub" anything is received.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from aiohttp import web
 
 from node import __version__
 from node.errors import NodeError
-from node.mesh import telemetry
+from node.mesh import parcel, telemetry
 from node.mesh.callback import Callbacks, secret_of
-from node.mesh.delivery import Delivery, tls
+from node.mesh.delivery import Delivery, Mesh, tls
+from node.mesh.listener import PEER
 from node.settings import Settings, home
 from node.store.db import Database
-from node.store.inbox import INBOX, Inbox
+from node.store.inbox import INBOX, Inbox, Received
 from node.store.later import LaterStore
 from node.store.outbox import OUTBOX, Outbox
 
@@ -36,7 +38,7 @@ Status = Callable[[], Mapping[str, Mapping[str, Any]]]
 
 
 class PostOffice:
-    """A node's. `outbox`, `later` and `inbox` are None where the settings give them no place."""
+    """A node's. `outbox`, `later` and `inbox` are None where they have no place; `mesh` leads to neighbours."""
 
     def __init__(self, settings: Settings, sweep_s: float = _SWEEP_S) -> None:
         self._settings = settings
@@ -48,6 +50,7 @@ class PostOffice:
         self.outbox: Outbox | None = None
         self.later: LaterStore | None = None
         self.inbox: Inbox | None = None
+        self.mesh: Mesh | None = None
         if path := _file(settings, "outbox"):
             waiting = settings.outbox
             database = Database(path, "FULL", OUTBOX, "outbox.database")
@@ -70,8 +73,8 @@ class PostOffice:
         self._begin(self._sweeping())
         if self.outbox is None:
             return
-        if self._settings.hub.url:
-            self._delivery = Delivery(self._settings.hub, self.outbox, await self.outbox.node_id())
+        if self._settings.hub.url or self._settings.hub.node:
+            self._delivery = Delivery(self._settings.hub, self.outbox, await self.outbox.node_id(), mesh=self.mesh)
             self._begin(self._delivery.run())
         if self.later is not None and self._settings.outbox.callbacks:
             self._callbacks = Callbacks(self.outbox, secret, self.later.address_of)
@@ -106,7 +109,7 @@ class PostOffice:
             sections["later"] = self.later.depth
         if self._delivery is not None:
             sections["hub"] = self._delivery.status()
-        elif self._settings.hub.url:
+        elif self._settings.hub.url or self._settings.hub.node:
             sections["hub"] = {"state": "no outbox", "reason": "port 0 has none; set outbox.database"}
         if self._callbacks is not None:
             told = {"delivered": self._callbacks.delivered, "failures": self._callbacks.failures}
@@ -118,6 +121,20 @@ class PostOffice:
                 "nodes": {row["id"]: shown(row) for row in seen[:_MOST_SHOWN]},
             }
         return sections
+
+    def serve_neighbours(self, app: web.Application) -> None:
+        """As a hub, take what neighbours deliver: who they are is what their certificates say."""
+        inbox = self.inbox
+        if inbox is None:
+            return
+
+        async def take(request: web.Request) -> web.Response:
+            raw = await request.read()
+            peer = request[PEER]
+            receipt = await receive(inbox, raw, f"mesh:{peer}", peer)
+            return web.Response(body=receipt, content_type="application/json")
+
+        app.router.add_post(parcel.MESH_PATH, take)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -149,6 +166,18 @@ class PostOffice:
             except NodeError as error:
                 log.warning("a record was not kept", extra={"reason": error.message})
             await asyncio.sleep(self._settings.hub.telemetry_s)
+
+
+async def receive(inbox: Inbox, raw: bytes, user: str, node: str = "") -> bytes:
+    """Keep what a node delivered, and say so; `node` is who it is, where that is known better than it says itself.
+
+    Raises InvalidRequest, TooLarge, Forbidden, Overloaded.
+    """
+    sent = await asyncio.to_thread(parcel.unpack, raw)
+    name = node or sent.node
+    items = [Received(name, one.id, one.key, one.stream, one.priority, one.created, one.body) for one in sent.items]
+    await inbox.take(name, user, items)
+    return parcel.receipt([item.id for item in sent.items])
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from node.server.answer import Answerer
 from node.server.boundary import json_response
 from node.server.callers import user_of, wish_in
 from node.server.guard import authorization_of, bearer_of
-from node.server.replays import key_of
+from node.server.replays import Key, key_of
 from node.server.replies import encode
 from node.server.sse import STREAM
 from node.server.work import Work
@@ -62,10 +62,11 @@ class Deferral:
     async def answer(self, request: web.Request, body: bytes, work: Work) -> web.StreamResponse:
         """Answer `work` now, or keep it; raises what the source raises for what may not wait."""
         wanted = self._wanted(request, body, work)
+        key = _key(request, body)
+        if self._store is not None and key and (known := await self._store.known(key.owner, key.content)):
+            return await self._found(known, request)
         if wanted is None or self._store is None:
             return await self._answerer.answer(request, body, work)
-        if wanted.key and (known := await self._store.known(wanted.key, wanted.content)):
-            return await self._found(known, request)
         try:
             return await self._now(request, body, work)
         except (Overloaded, Unavailable) as error:
@@ -97,8 +98,7 @@ class Deferral:
             if callback:
                 raise InvalidRequest(f"{CALLBACK} needs the header `{PREFER}: respond-async`.", param=CALLBACK)
             return None
-        sent = request.headers.get(IDEMPOTENCY)
-        key = key_of(sent, authorization_of(request), request.path, body) if sent else None
+        key = _key(request, body)
         return Wanted(
             self.identity.owner(request),
             user_of(bearer_of(request)) if self.identity.owner(request) else "",
@@ -134,6 +134,11 @@ class Deferral:
         if self._store is None or not _ID.fullmatch(id):
             raise NotFound("There is no deferred request of that id.", param="id")
         return await self._store.find(id, self.identity.owner(request))
+
+
+def _key(request: web.Request, body: bytes) -> Key | None:
+    sent = request.headers.get(IDEMPOTENCY)
+    return key_of(sent, authorization_of(request), request.path, body) if sent else None
 
 
 def waiting(kept: Deferred, reason: NodeError | None = None) -> web.Response:

@@ -8,7 +8,6 @@ this node's API may deliver; a node's id belongs to the key that it first came w
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -16,12 +15,12 @@ from aiohttp import web
 
 from node.errors import InvalidRequest, NotFound
 from node.mesh import parcel
-from node.mesh.post import shown
+from node.mesh.post import receive, shown
 from node.server.boundary import json_response, read_body
 from node.server.callers import user_of
 from node.server.guard import Identity, bearer_of
 from node.server.replies import encode
-from node.store.inbox import Inbox, Received
+from node.store.inbox import Inbox
 
 _MOST_REPORTS = 500
 
@@ -42,13 +41,8 @@ class HubRoutes:
     async def _take(self, request: web.Request) -> web.Response:
         inbox = self._there()
         raw = await read_body(request, parcel.MOST_PACKED)
-        sent = await asyncio.to_thread(parcel.unpack, raw)
         user = user_of(bearer_of(request)) if self._identity.owner(request) else ""
-        items = [
-            Received(sent.node, one.id, one.key, one.stream, one.priority, one.created, one.body) for one in sent.items
-        ]
-        await inbox.take(sent.node, user, items)
-        return json_response(parcel.receipt([item.id for item in sent.items]))
+        return json_response(await receive(inbox, raw, user))
 
     async def _nodes(self, request: web.Request) -> web.Response:
         rows = await self._there().nodes()

@@ -206,6 +206,7 @@ def _open_or_set_aside(path: Path, sync: str, migrations: Migrations, setting: s
 
 
 def _open(path: Path, sync: str, migrations: Migrations) -> sqlite3.Connection:
+    path.touch(mode=0o600)  # what was asked is nobody else's to read; SQLite gives its side files the same mode
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
     try:
         mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]

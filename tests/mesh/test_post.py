@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
-from node.errors import OutboxFull, SettingsError
+from node.errors import OutboxFull, SettingsError, Unavailable
+from node.mesh.listener import PEER
 from node.mesh.post import PostOffice, shown
 from tests.conftest import settings
-from tests.support.hubs import FakeHub, hub, until
+from tests.support.hubs import FakeHub, emptied, hub, until
+from tests.support.service import running_app
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +90,53 @@ async def test_other_rooms_put_what_is_theirs(tmp_path: Path) -> None:
     id = await post.outbox.put("report", b"{}", priority="status", key="rollout-7", expires_s=60)
     assert await post.outbox.put("report", b"{}", priority="status", key="rollout-7", expires_s=60) == id
     with pytest.raises(OutboxFull):
-        await post.outbox.put("report", __import__("os").urandom(1 << 20))
+        await post.outbox.put("report", os.urandom(1 << 20))
     await post.stop()
+
+
+async def test_a_neighbour_is_known_by_its_certificate_and_needs_no_key(tmp_path: Path) -> None:
+    """The listener's part is played here: it says who asks, whatever the parcel says."""
+    central = PostOffice(settings(outbox_database=tmp_path / "hub.db", hub_role="hub"))
+    await central.start()
+    app = web.Application(middlewares=[_says_who("peer-7")])
+    central.serve_neighbours(app)
+    async with running_app(app) as url, aiohttp.ClientSession(url) as session:
+        lost = Unavailable("the hub is no neighbour now.")
+        ways: list[aiohttp.ClientSession | Unavailable] = [lost, session]
+
+        def mesh(node: str) -> aiohttp.ClientSession:
+            assert node == "the-hub"
+            way = ways.pop(0) if len(ways) > 1 else ways[0]
+            if isinstance(way, Unavailable):
+                raise way
+            return way
+
+        post = PostOffice(settings(outbox_database=tmp_path / "o.db", hub_node="the-hub"), sweep_s=0.05)
+        post.mesh = mesh
+        await post.start()
+        assert post.outbox is not None
+        await post.outbox.put("report", b"{}")
+        await until(lambda: post.status()["hub"].get("reason") == lost.message)
+        await emptied(post.outbox)
+        await post.stop()
+    assert central.inbox is not None
+    assert [(row["id"], row["received"]) for row in await central.inbox.nodes()] == [("peer-7", 1)]
+    await central.stop()
+
+
+def _says_who(id: str) -> Middleware:
+    @web.middleware
+    async def says(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[PEER] = id
+        return await handler(request)
+
+    return says
+
+
+async def test_who_is_no_hub_takes_nothing_from_neighbours(tmp_path: Path) -> None:
+    app = web.Application()
+    PostOffice(settings(outbox_database=tmp_path / "o.db")).serve_neighbours(app)
+    assert not list(app.router.resources())
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,9 @@ async def test_a_key_finds_the_same_request(tmp_path: Path) -> None:
     async with deferring(service, tmp_path) as node:
         first = (await node.ask(headers))[1]["id"]
         assert (await node.ask(headers))[1]["id"] == first
+        assert (await node.ask({"Idempotency-Key": "order-7"}))[1]["id"] == first, (
+            "also if it does not say that it may wait"
+        )
         assert (await node.ask())[1]["id"] != first
         assert (await node.ask(headers, max_tokens=5))[0] == 400
         source.refusal = None

@@ -105,3 +105,9 @@ async def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(SettingsError, match="Cannot write"):
         await Database(tmp_path / "file" / "node.db").open()
+
+
+async def test_what_is_kept_is_for_its_owner_only(database: Database) -> None:
+    await database.run(lambda db: db.execute("CREATE TABLE t (n)").rowcount)
+    for suffix in ("", "-wal", "-shm"):
+        assert os.stat(f"{database.path}{suffix}").st_mode & 0o777 == 0o600, suffix
