@@ -3,7 +3,8 @@
 Up slowly, down at once: while memory is nearly full, or streams get their tokens later than the objective says, a
 quarter of the limit goes each second; while both are well, one slot comes back every few seconds, and only when the
 ones there are in use. Between the two nothing changes. Latency alone never takes more than three quarters of the slots:
-an objective that this machine cannot meet must not cost all of its throughput.
+an objective that this machine cannot meet must not cost all of its throughput. And it takes no more while those over
+the limit still run to their end: what is measured then does not know of the last cut yet.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Concurrency:
         if pressure >= FULL:
             self._lower(1, "memory", now)
         elif latency > 1 and self.limit > self._least_by_latency:
-            self._lower(self._least_by_latency, "latency", now)
+            if running <= self.limit:
+                self._lower(self._least_by_latency, "latency", now)
         elif self._may_rise(pressure, latency, running) and now - self._changed >= UP_S:
             self.limit, self._changed = self.limit + 1, now
             self.reason = self.reason if self.limit < self._slots else ""

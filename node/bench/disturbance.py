@@ -17,6 +17,7 @@ from node.bench.prompts import long_prompt, question
 from node.bench.report import Figure
 from node.bench.streams import GREEDY, count_tokens, first_token, listen
 from node.client import Client
+from node.errors import Overloaded
 from node.generation import Level
 
 GAP_FACTOR, GAP_FLOOR_S = 3.0, 0.080
@@ -66,6 +67,7 @@ class Disturbance:
     def __init__(self, url: str, client: Client, plan: Plan, tell: Tell) -> None:
         self._url, self._client, self._plan, self._tell = url, client, plan, tell
         self.rounds: list[Round] = []
+        self.refusals = 0  # of streams, by a node that could not keep its pace
 
     @property
     def runs(self) -> int:
@@ -108,11 +110,15 @@ class Disturbance:
         return Round(tuple(calm), tuple(disturbed), alone_s, among_s)
 
     async def _keep_asking(self, number: int, answers: list[Arrivals]) -> None:
-        """One answer after the other: the newcomer may take longer than any of them."""
+        """One answer after the other: the newcomer may take longer than any of them. Who is refused comes again."""
         while True:
             answers.append(Arrivals())
             how = {**GREEDY, "priority": self._plan.streaming}
-            await listen(self._client, question(number), answers[-1], self._plan.stream_tokens, **how)
+            try:
+                await listen(self._client, question(number), answers[-1], self._plan.stream_tokens, **how)
+            except Overloaded as refusal:
+                self.refusals += 1
+                await asyncio.sleep(refusal.retry_after or 1)
             number += self._plan.streams
 
 

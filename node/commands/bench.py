@@ -322,7 +322,10 @@ async def _background(args: argparse.Namespace, settings: Settings, changes: lis
         steps.total = newcomer.runs
         await newcomer.run()
     found = disturbance.background_figures(newcomer.rounds, plan)
-    return Report("outpost bench background", tuple(found), _conditions(settings))
+    refused = (
+        f"{newcomer.refusals} streams were refused and came again" if newcomer.refusals else "no stream was refused"
+    )
+    return Report("outpost bench background", tuple(found), (*_conditions(settings), refused))
 
 
 async def _pacing(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

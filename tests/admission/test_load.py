@@ -38,15 +38,23 @@ def test_full_memory_lowers_the_limit_at_once_down_to_one(full: Memory) -> None:
 
 def test_late_tokens_lower_it_too_but_never_below_a_quarter() -> None:
     load = Concurrency(8, 0.2)
-    assert [load.update(ROOMY, 0.21, 8, float(now)) for now in range(6)] == [6, 4, 3, 2, 2, 2]
+    assert [load.update(ROOMY, 0.21, load.limit, float(now)) for now in range(6)] == [6, 4, 3, 2, 2, 2]
     assert load.reason == "latency"
     assert Concurrency(1, 0.2).update(ROOMY, 9.9, 1, 0.0) == 1
+
+
+def test_latency_takes_no_more_before_the_last_cut_has_had_its_effect() -> None:
+    """Streams of minutes run to their end: seconds of them must not close the node for everybody else."""
+    load = Concurrency(8, 0.2)
+    assert [load.update(ROOMY, 0.5, 6, float(now)) for now in range(5)] == [6, 4, 4, 4, 4]
+    assert load.update(Memory(kv=(96, 100)), 0.5, 6, 5.0) == 3, "memory does not wait"
+    assert load.update(ROOMY, 0.5, 3, 6.0) == 2
 
 
 def test_it_comes_back_one_slot_at_a_time() -> None:
     load = Concurrency(8, 0.2)
     for now in range(3):
-        load.update(ROOMY, 0.5, 8, float(now))
+        load.update(ROOMY, 0.5, load.limit, float(now))
     limits = [load.update(ROOMY, 0.1, load.limit, float(now)) for now in range(3, 24)]
     assert limits[0] == 3
     assert limits == sorted(limits)

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from node.bench.disturbance import BACKGROUND, FULL, QUICK, Disturbance, Plan, Round, background_figures, figures
+from node.bench.figures import Arrivals
 from node.bench.process import NodeProcess
 from node.client import Client
-from node.errors import ContextLengthExceeded
+from node.errors import ContextLengthExceeded, Overloaded
+from tests.support.cable import until
+from tests.support.service import scripted, serving
 
 CALM = (0.02,) * 100
 
@@ -82,3 +88,18 @@ async def test_a_stream_that_fails_is_told(echo_process: NodeProcess) -> None:
         plan = Plan(1, streams=2, calm_s=5, prompt_tokens=100, stream_tokens=10_000_000)
         with pytest.raises(ContextLengthExceeded):
             await Disturbance(echo_process.url, client, plan, lambda _: None).run()
+
+
+async def test_a_stream_that_was_refused_comes_again() -> None:
+    service, source = scripted("a", "b", "c")
+    source.refusal = Overloaded("Later.", retry_after=1)
+    async with serving(service) as url, Client(url) as client:
+        run = Disturbance(url, client, replace(QUICK, stream_tokens=3), lambda _: None)
+        answers: list[Arrivals] = []
+        task = asyncio.create_task(run._keep_asking(0, answers))
+        await until(lambda: run.refusals > 0)
+        source.refusal = None
+        await until(lambda: bool(answers[-1].times))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert not answers[0].times
