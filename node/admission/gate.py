@@ -137,6 +137,7 @@ class Gate:
             told = {"from": step.old, "to": step.new, "stress": round(step.stress, 2), "skipped": list(step.skipped)}
             log.warning("the ladder was stepped on" if step.new != "normal" else "the ladder was left", extra=told)
         self._queue.limit = self._governor.limit
+        self._queue.limit_aged(self._governor.short_of_memory)
         self._act()
 
     def close(self) -> None:

@@ -54,6 +54,11 @@ class Governor:
         return self._concurrency.limit
 
     @property
+    def short_of_memory(self) -> bool:
+        """Whether that is why the limit is low."""
+        return self._concurrency.reason == "memory"
+
+    @property
     def rung(self) -> Rung:
         return self._ladder.rung
 

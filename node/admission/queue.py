@@ -103,6 +103,10 @@ class AdmissionQueue:
     def limit(self, limit: int) -> None:
         self._slots.limit = limit
 
+    def limit_aged(self, limited: bool) -> None:
+        """Whether who runs by its age must be within the limit, too; else only within the slots."""
+        self._slots.strict = limited
+
     @property
     def next_at(self) -> float | None:
         """When the next one expires, if nothing happens before."""
@@ -176,10 +180,11 @@ class AdmissionQueue:
             self._park(ticket, now)
         started: list[str] = []
         unseated: list[str] = []
-        while any(map(len, self._lanes)) and (self._slots.free > 0 or self._unseat(unseated, now)):
-            if (turn := self._next_turn(now)) is None:
+        while any(map(len, self._lanes)):
+            if (turn := self._next_turn(now)) is not None:
+                self._run(*turn, now, resumed, started)
+            elif self._slots.free > 0 or not self._unseat(unseated, now):
                 break
-            self._run(*turn, now, resumed, started)
         while (urgent := self._urgent()) is not None and (victim := self._slots.victim(urgent.rank)) is not None:
             parked.append(victim.id)
             self._park(victim, now)
@@ -216,14 +221,18 @@ class AdmissionQueue:
         ticket = best.first()
         if ticket is None:
             return None
-        if ticket.rank <= self._slots.urgent or self._slots.free_for_lower >= 1:
+        urgent = ticket.rank <= self._slots.urgent
+        if self._slots.free > 0 and (urgent or self._slots.free_for_lower >= 1):
             return ticket, best is not lanes[0]
-        return (ticket, True) if may_age and self._outwaits(best, now) else None
+        return self._by_age(now) if may_age and self._slots.free_for_aged > 0 else None
 
-    def _outwaits(self, lane: Lane, now: float) -> bool:
-        """Whether the line goes before newcomers of the level that displaces it."""
-        highest = self._slots.highest
-        return highest is None or lane.place() < self._score.place(LEVELS[highest], 0.0, 0.0, now)
+    def _by_age(self, now: float) -> tuple[Ticket, bool] | None:
+        """Of those that are displaced, who goes before newcomers of the level above it that runs."""
+        low = min(self._lanes[self._slots.urgent + 1 :], key=Lane.place, default=None)
+        ticket, highest = None if low is None else low.first(), self._slots.highest
+        if low is None or ticket is None or highest is None or highest >= ticket.rank:
+            return None
+        return (ticket, True) if low.place() < self._score.place(LEVELS[highest], 0.0, 0.0, now) else None
 
     def _urgent(self) -> Ticket | None:
         """The first of those who wait and may take a slot from others."""

@@ -20,6 +20,7 @@ class Slots:
         self.set_aside: dict[str, Ticket] = {}  # began, and are not in the source any more: their readers stalled
         self.urgent = urgent
         self._limit = count
+        self.strict = False  # whether the limit holds for those who run by their age, too
         self._max_parked = max_parked
         self._displaces = displaces
 
@@ -59,6 +60,11 @@ class Slots:
         """Whether one more may run by its age; one whose reader lags is no hindrance."""
         aged = sum(ticket.aged and not ticket.lags for ticket in self.running.values())
         return aged < max(1, self._limit // AGED_SHARE)
+
+    @property
+    def free_for_aged(self) -> int:
+        """How many more may run by their age: a limit that is there for the pace of others does not starve them."""
+        return (self._limit if self.strict else self.count) - len(self.running)
 
     @property
     def highest(self) -> int | None:

@@ -440,6 +440,21 @@ def test_streams_that_displace_it_do_not_starve_one_that_waits_alone(level: Leve
     assert sorted(queue.decide(after + 1).start) == ["critical"], "it is not parked, and one slot was left"
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_limit_for_the_pace_of_others_does_not_starve_it(strict: bool) -> None:
+    queue = queue_of(slots=8, ageing_s=10)
+    fill(queue, *(f"i{number}" for number in range(6)), level="interactive")
+    queue.offer(request("low", "background"), 0.0)
+    queue.offer(request("i6", "interactive"), 19.0)
+    queue.limit = 4
+    queue.limit_aged(strict)
+    assert queue.decide(19.0) == Decision()
+    assert queue.decide(21.0) == Decision(start=() if strict else ("low",)), "the urgent one waits for the limit"
+    for number in range(4):
+        queue.release(f"i{number}", 30.0)
+    assert queue.decide(30.0).start == (("i6", "low") if strict else ("i6",))
+
+
 def test_the_aged_follow_each_other_on_one_slot() -> None:
     queue = queue_of(slots=8, ageing_s=10)
     fill(queue, *(f"i{number}" for number in range(4)), level="interactive")

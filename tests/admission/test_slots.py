@@ -119,6 +119,10 @@ def test_one_slot_in_eight_is_for_the_aged() -> None:
     assert slots_with(ticket("aged", 3, aged=True, lags=True), count=8).open_to_aged
     slots = slots_with(count=8)
     assert not slots.small
+    slots.limit = 4
+    assert (slots.free, slots.free_for_aged) == (4, 8)
+    slots.strict = True
+    assert slots.free_for_aged == 4
     slots.limit = 3
     assert slots.small
 
