@@ -30,6 +30,7 @@ from node.generation import Admission, Failed, Load, Request, Sampling, TokenSou
 from node.machine.memory import Memory
 from node.mesh.crossing import Crossing
 from node.mesh.places import Neighbourhood, WarmShare, nothing_warm
+from node.prewarm import templates
 from node.prewarm.fingerprint import fingerprint, likeness
 from node.prewarm.history import History
 from node.prewarm.keeper import Keeper
@@ -64,6 +65,7 @@ class Serving:
         self._quotas = quotas
         self._name, self._weights = model_file(settings)
         prewarm = settings.prewarm
+        self._templates = templates.texts(prewarm.templates)
         states = BlockStore(prewarm.memory_bytes, shared=prewarm.share_between_tenants) if prewarm.enabled else None
         answers = _answers(settings)
         weights = pinned.path if pinned else self._weights
@@ -104,6 +106,8 @@ class Serving:
             self.pinned.check()
         self.model = Lent(self.worker.model)
         keeper = self.keeper
+        for text in self._templates:
+            keeper.pin(templates.beginning(self.model, text))
         around, warm = self._neighbourhood, self._neighbours_warm_share
         self.crossing = Crossing(self.settings, self.model, await self._likeness(), around, warm, self._look)
         self.reception = Reception(

@@ -174,6 +174,8 @@ class Prewarm(Section, frozen=True):
     "different sessions that must have sent a beginning before it is kept; 1 keeps every prompt"
     share_between_tenants: bool = False
     "whether tenants may profit from each other's prompts"
+    templates: tuple[str, ...] = ()
+    "system prompts to have warm from the start, for everybody: their texts, or @ and the path of a file"
     max_age_s: float = 30 * 86_400.0
     "seconds after which what nobody asked any more is forgotten"
     history_bytes: int = 16 << 20

@@ -106,6 +106,12 @@ async def test_the_next_life_begins_with_what_this_one_read(start: Start) -> Non
     assert again.node.warmth().loads >= 1
 
 
+async def test_a_configured_system_prompt_is_warm_before_anybody_asked(start: Start) -> None:
+    asker = Asker(await start(prewarm_templates=PREAMBLE, prewarm_min_sessions=3))
+    await stored(asker.node)
+    assert (await asker.ask("a")).cached_tokens > 250
+
+
 async def test_a_resumed_answer_finds_its_own_state(start: Start) -> None:
     """Nobody else asked it, so no plan stores it; the graceful stop does."""
     first = Asker(await start(prewarm_min_sessions=3))

@@ -91,6 +91,11 @@ class Keeper:
         await self._history.let_go()
         await self._stock.close_shelf()
 
+    def pin(self, ids: Iterable[int]) -> None:
+        """Every tenant's prompts may begin so: have it warm from the start. Before `start`."""
+        if self._settings.enabled:
+            self._history.pin(tuple(ids))
+
     async def stop(self, suspended: Iterable[Request] = ()) -> None:
         """Store what the plan wants on disk, and what `suspended` requests have read and said, then end."""
         for task in list(self._tasks):

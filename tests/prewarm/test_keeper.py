@@ -51,11 +51,13 @@ async def start(start_stock: StartStock, tmp_path: Path, monkeypatch: pytest.Mon
     """Start a keeper; `settle_s` is how long it waits before it warms (default: longer than any test)."""
     keepers: list[Keeper] = []
 
-    async def start(settle_s: float = 1000.0, **settings: object) -> Parts:
+    async def start(settle_s: float = 1000.0, pinned: str = "", **settings: object) -> Parts:
         monkeypatch.setattr(warmer, "SETTLE_S", settle_s)
         stock, worker = await start_stock(disk=False)
         values = Prewarm(**settings)  # type: ignore[arg-type]
         keeper = Keeper(values, worker, History(values), stock)
+        if pinned:
+            keeper.pin(text(pinned).tolist())
         await keeper.start(tmp_path / "states", lambda folder: "print")
         keepers.append(keeper)
         return Parts(keeper, stock, worker)
@@ -191,6 +193,23 @@ async def test_it_warms_and_stores_when_the_node_is_idle(start: StartKeeper) -> 
     await until(lambda: parts.stock.on_disk("", text(LONG)) == len(LONG))
     (row,) = [row for row in parts.keeper.why() if row["kind"] == "shared"]
     assert row["tokens"] == len(LONG)
+
+
+async def test_a_template_is_warm_before_anybody_asked_and_for_everybody(start: StartKeeper) -> None:
+    parts = await start(settle_s=0.0, pinned=LONG)
+    await until(lambda: parts.stock.on_disk(None, text(LONG)) == len(LONG))
+    (row,) = parts.keeper.why()
+    assert (row["kind"], row["tenant"], row["tokens"]) == ("pinned", None, len(LONG))
+    for tenant in ("one", "other"):
+        session = await parts.ask(LONG + tenant, caller=Caller(tenant, "", tenant))
+        assert session.cached_tokens == len(LONG)
+    await parts.keeper.forget()
+    await until(lambda: parts.stock.in_memory(None, text(LONG)) == len(LONG))
+
+
+async def test_where_prewarming_is_off_nothing_is_pinned(start: StartKeeper) -> None:
+    parts = await start(settle_s=0.0, pinned=LONG, enabled=False)
+    assert parts.keeper.status()["history"]["nodes"] == 0
 
 
 async def test_a_restart_finds_what_was_stored(start: StartKeeper) -> None:
