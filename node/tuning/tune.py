@@ -109,8 +109,12 @@ class Report:
     seconds: float = 0.0
 
 
+class _NoTime(Exception):
+    """The next measurement would not end within the budget."""
+
+
 class Tuner:
-    """One run over a space."""
+    """One run over a space. Time is looked at before every measurement: a machine may become busy at any of them."""
 
     def __init__(
         self, space: Space, limits: Limits, bench: Bench, tell: Tell, clock: Callable[[], float] = time.monotonic
@@ -118,7 +122,8 @@ class Tuner:
         self._space, self._limits, self._bench, self._tell = space, limits, bench, tell
         self._clock, self._began = clock, clock()
         self._turns = 0
-        self._turning_s = 0.0
+        self._turning_s = self._turn_s = 0.0  # all, and the last one
+        self._make_s = 0.0  # what the slowest form took to make
         self._gate_s = 0.0  # what the gate took when it was last asked
         self._shipped = Variant(AS_SHIPPED, space.base)
         self._qualities = {_arithmetic(self._shipped): Quality(0.0, 1.0, 0)}  # compared with itself, at no place
@@ -192,15 +197,25 @@ class Tuner:
         row = Row(variant, "skipped", "no time was left")
         self._report.rows.append(row)
         gate_s = 0.0 if _arithmetic(variant) in self._qualities else self._gate_s
-        if not self._has_time_for(2 * self._pairs, 2 if rival == self._shipped else 3, gate_s):
+        runners = 2 if rival == self._shipped else 3
+        if not self._has_time_for(2 * self._pairs, runners, gate_s + self._make_s):
             return
         try:
-            row.bytes = self._bench.make(variant.form) if variant.form else self._space.bytes
+            row.bytes = self._make(variant.form) if variant.form else self._space.bytes
             self._say(variant, "measuring")
-            row.ratio = ratio(*self._take_turns([rival, variant], self._pairs)).times(scale)
+            after = runners * self._limits.plans[-1][1]
+            row.ratio = ratio(*self._take_turns([rival, variant], self._pairs, after, gate_s)).times(scale)
             self._judge(row)
+        except _NoTime:
+            row.verdict, row.why = "skipped", "no time was left to measure it to the end"
         except NodeError as error:
             row.verdict, row.why = "failed", error.message
+
+    def _make(self, form: str) -> int:
+        began = self._clock()
+        size = self._bench.make(form)
+        self._make_s = max(self._make_s, self._clock() - began)
+        return size
 
     def _judge(self, row: Row) -> None:
         row.verdict, row.why = "slower", self._too_slow(row.ratio or Speed(0, 0, 0), row.variant)
@@ -249,7 +264,10 @@ class Tuner:
             self._rounds = plan[1]
             if self._has_time_for(0, 1 + len(finalists)):
                 break
-        shipped, *speeds = self._take_turns([self._shipped, *(row.variant for row in finalists)], self._rounds)
+        shipped, *speeds = self._last_run([self._shipped, *(row.variant for row in finalists)])
+        if not shipped:
+            report.why = "No time was left for the last run."
+            return
         for row, own in zip(finalists, speeds, strict=True):
             row.ratio = ratio(shipped, own)
             row.verdict, row.why = "slower", self._too_little(row.ratio)
@@ -258,7 +276,7 @@ class Tuner:
             report.why = finalists[0].why
             return
         report.winner, own = max(good, key=lambda pair: pair[0].ratio.score if pair[0].ratio else 0.0)
-        report.shipped_speed, report.winner_speed, report.rounds = median(shipped), median(own), self._rounds
+        report.shipped_speed, report.winner_speed, report.rounds = median(shipped), median(own), len(own)
         for row, _ in good:
             row.verdict, row.why = "better", f"{report.winner.variant.label(self._space.base)} is better still"
         report.winner.verdict, report.winner.why = "best", ""
@@ -271,26 +289,50 @@ class Tuner:
             return f"in the last run the score was {found.score:.2f}, under {self._limits.min_gain:g}"
         return ""
 
-    def _take_turns(self, variants: Sequence[Variant], rounds: int) -> list[list[Speed]]:
-        """The speeds of each, a round after the other."""
+    def _last_run(self, variants: Sequence[Variant]) -> list[list[Speed]]:
+        """As many whole rounds as there is time for, at least those of the least plan; else none at all."""
+        speeds: list[list[Speed]] = [[] for _ in variants]
+        try:
+            for number in range(self._rounds):
+                self._round(variants, speeds, number, 0, 0.0)
+        except _NoTime:
+            whole = min(map(len, speeds))
+            whole = whole if whole >= self._limits.plans[-1][1] else 0
+            speeds = [own[:whole] for own in speeds]
+        return speeds
+
+    def _take_turns(self, variants: Sequence[Variant], rounds: int, after: int, more_s: float) -> list[list[Speed]]:
+        """The speeds of each, a round after the other; raises _NoTime where no time is left for `after` turns more."""
         speeds: list[list[Speed]] = [[] for _ in variants]
         for number in range(rounds):
-            turns = list(zip(variants, speeds, strict=True))
-            for variant, own in turns if number % 2 == 0 else reversed(turns):
-                own.append(self._turn(variant))
+            self._round(variants, speeds, number, after, more_s)
         return speeds
+
+    def _round(
+        self, variants: Sequence[Variant], speeds: list[list[Speed]], number: int, after: int, more_s: float
+    ) -> None:
+        turns = list(zip(variants, speeds, strict=True))
+        for variant, own in turns if number % 2 == 0 else reversed(turns):
+            if not self._fits(1 + after, more_s):
+                raise _NoTime
+            own.append(self._turn(variant))
 
     def _turn(self, variant: Variant) -> Speed:
         began = self._clock()
         speed = self._bench.speed(variant)
         self._turns += 1
-        self._turning_s += self._clock() - began
+        self._turn_s = self._clock() - began
+        self._turning_s += self._turn_s
         return speed
 
     def _has_time_for(self, turns: int, runners: int, more_s: float = 0.0) -> bool:
         """Whether so many turns, something else, and a last run of so many runners end within the budget."""
-        needed = (turns + runners * self._rounds) * self._turning_s / self._turns + more_s
-        return self._clock() - self._began + needed <= self._limits.budget_s
+        return self._fits(turns + runners * self._rounds, more_s)
+
+    def _fits(self, turns: int, more_s: float) -> bool:
+        """The same for turns alone; each may take as long as they did on average, or as the last one."""
+        turn_s = max(self._turning_s / self._turns, self._turn_s)
+        return self._clock() - self._began + turns * turn_s + more_s <= self._limits.budget_s
 
     def _say(self, variant: Variant, what: str) -> None:
         done = len(self._report.rows) - 1

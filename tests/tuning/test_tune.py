@@ -33,6 +33,8 @@ class Scripted:
     broken: frozenset[str] = frozenset()
     load: Callable[[int], float] = lambda turn: 1.0
     turn_s: float = 1.0
+    slower: Callable[[int], float] = lambda turn: 1.0  # how many times as long a turn takes, by its number
+    make_s: float = 0.0
     gate_s: float = 0.0
     now: float = 0.0
     made: set[str] = field(default_factory=set)
@@ -44,6 +46,7 @@ class Scripted:
     def make(self, form: str) -> int:
         if form in self.unmade:
             raise ModelFileError(self.unmade[form])
+        self.now += self.make_s
         self.made.add(form)
         assert len(self.made) <= 2, "the best and the one that is tried, no more fill the disk"
         return 1000
@@ -53,8 +56,8 @@ class Scripted:
         self.dropped.append(form)
 
     def speed(self, variant: Variant) -> Speed:
-        self.now += self.turn_s
         self.turns.append(variant)
+        self.now += self.turn_s * self.slower(len(self.turns))
         assert not variant.form or variant.form in self.made
         if variant.form in self.broken:
             raise EngineFailed("It broke.")
@@ -397,3 +400,47 @@ def test_whatever_is_measured_the_winner_is_good_and_faster(
         assert all(one.verdict == "refused" or one.why.endswith("is a loss") for one in better)
     else:
         assert report.why
+
+
+def test_a_machine_that_becomes_slow_does_not_carry_it_past_its_budget() -> None:
+    bench = Scripted(gains={"Q8_0": Speed(1.2, 2.4, 1.4)}, turn_s=3, slower=lambda turn: 1.0 if turn < 20 else 6.0)
+    report = tune(bench, limits=replace(LIMITS, budget_s=150))
+    assert report.seconds <= 150 + 18
+    skipped = [one.why for one in report.rows if one.verdict == "skipped"]
+    assert "no time was left to measure it to the end" in skipped or "no time was left" in skipped
+
+
+def test_a_last_run_that_is_cut_short_counts_its_whole_rounds() -> None:
+    gains = {"Q8_0": Speed(1.2, 2.4, 1.4)}
+    turns = len(_turns(Scripted(gains=gains)))
+    cut = Scripted(gains=gains, slower=lambda turn: 1.0 if turn <= turns - 6 else 40.0)
+    report = tune(cut, limits=replace(LIMITS, budget_s=turns + 60))
+    assert report.winner is not None
+    assert 1 <= report.rounds < 5
+    none = Scripted(gains=gains)
+    none.slower = lambda turn: 40.0 if none.said[-1][0].endswith("the last run") else 1.0
+    report = tune(none, limits=replace(LIMITS, budget_s=turns + 1))
+    assert (report.winner, report.why) == (None, "No time was left for the last run.")
+
+
+def _turns(bench: Scripted) -> list[Variant]:
+    tune(bench)
+    return bench.turns
+
+
+@given(st.lists(st.floats(0.2, 9), min_size=1, max_size=40), st.floats(60, 400), st.floats(0, 10), st.floats(0, 20))
+@limits(max_examples=100, deadline=None)
+def test_whatever_the_machine_does_only_the_last_step_may_end_late(
+    times: list[float], budget_s: float, make_s: float, gate_s: float
+) -> None:
+    bench = Scripted(
+        gains={"Q8_0": Speed(1.2, 2.4, 1.4), "Q5_K": Speed(1.1, 1.4, 1.1)},
+        slower=lambda turn: times[turn % len(times)],
+        make_s=make_s,
+        gate_s=gate_s,
+    )
+    try:
+        report = tune(bench, limits=replace(LIMITS, budget_s=budget_s))
+    except OperatorError:
+        return
+    assert report.seconds <= budget_s + max(times) + make_s + gate_s
