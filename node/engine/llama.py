@@ -76,7 +76,8 @@ class LlamaEngine:
         self._side = SideReader(self._decoder)
         self.cores: Threads | None = self._side.cores
         store = store if self._decoder.can_be_cut else None
-        self._prefixes = Warm(self._context, store, lambda: self._cost.per_token(0))
+        tiled = settings.flash_attention != "off" and not self._decoder.offloads
+        self._prefixes = Warm(self._context, store, lambda: self._cost.per_token(0), tiled=tiled)
         self.warm: Warming | None = self._prefixes if store else None
         self.answers = answers if settings.drafts == "history" else None
         self._drafts = Drafts(

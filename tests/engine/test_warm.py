@@ -12,6 +12,7 @@ import pytest
 from node.engine import aside
 from node.engine.blocks import BLOCK, BlockStore, Ids
 from node.engine.llama import LlamaEngine
+from node.engine.warm import LEAST, TILE, in_tiles
 from node.generation import Caller, Event, Finished, Request, Sampling, Started
 from node.settings import Engine as EngineSettings
 from tests.engine.conftest import THREADS, Outcome, assert_alike, run, take
@@ -250,3 +251,40 @@ def test_without_a_store_nothing_is_warm(weights: Path) -> None:
         events += run(engine, [request])["r"].events
     assert [event.cached_tokens for event in events if isinstance(event, Started)] == [0, 0]
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("warm", "rest", "kept"),
+    [
+        (1500, 48, 1484),
+        (1500, 64, 1500),
+        (1500, 20, 1500),  # twenty loose rows are cheaper than forty-four more
+        (1500, 1, 1500),
+        (1500, 64 + 48, 1484),
+        (250, 50, 250),  # with little before them, loose rows cost little
+        (3000, 28, 2964),
+        (10, 60, 10),
+    ],
+)
+def test_a_rest_that_is_nearly_a_tile_becomes_one(warm: int, rest: int, kept: int) -> None:
+    assert in_tiles(warm, warm + rest) == kept
+    assert kept == warm or (warm + rest - kept) % TILE == 0
+
+
+def test_rounding_never_gives_more_than_is_warm_nor_next_to_nothing() -> None:
+    for warm in range(LEAST, 200):
+        for rest in range(1, 140):
+            assert LEAST <= in_tiles(warm, warm + rest) <= warm
+
+
+def test_what_is_read_again_for_a_whole_tile_answers_the_same(engine: LlamaEngine) -> None:
+    ids = [*engine.model.encode(PREAMBLE * 6)][:400]
+    ends = [engine.model.encode(f"{word} and a tale of the sea " * 12)[1:51] for word in ("Whales", "Ships")]
+    asked = [
+        Request(f"{n}", (*ids, *end), 3, sampling=GREEDY, ignore_eos=True, logprobs=5) for n, end in enumerate(ends)
+    ]
+    cold = run(engine, [asked[1]])["1"]
+    again = run(engine, [dataclasses.replace(asked[1], prompt=(*ids, *ends[0]))])["1"]
+    assert cached(again) == 386
+    run(engine, [asked[0]])
+    assert_alike(cold, run(engine, [asked[1]])["1"])
