@@ -35,11 +35,13 @@ class Manager:
     ) -> None:
         self._settings, self._trust, self._store = settings, trust, store
         self._node, self._peers = node, peers
+        store.installed = _installed
         self.last: Fetched | None = None
         "where the bytes of the last fetch came from"
 
     async def refresh(self) -> Directives:
-        """Look at the repository; raises FleetError, SettingsError, StoreFailed."""
+        """Look at the repository; raises FleetError, SettingsError, StoreFailed. The time rises with it."""
+        await self._trust.keep_time()
         return await self._trust.refresh()
 
     async def profile(self, rollout: Rollout) -> Profile:

@@ -13,7 +13,8 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -64,9 +65,15 @@ class Fetching(Protocol):
 
 
 class ChunkStore:
-    """What this node can give. `hold` and `read` take time and belong in a thread."""
+    """What this node can give. `hold` and `read` take time and belong in a thread.
 
-    def __init__(self) -> None:
+    `installed` says which files there are besides those that were held: they are looked at when somebody asks for what
+    is not known, since a start has better things to do than to hash its models.
+    """
+
+    def __init__(self, installed: Callable[[], Iterable[Path]] = tuple) -> None:
+        self.installed = installed
+        self._looking = threading.Lock()
         self._places: dict[str, tuple[Path, int, int]] = {}
         self._held: dict[Path, tuple[int, int]] = {}
         self._fetching: list[Fetching] = []
@@ -97,6 +104,8 @@ class ChunkStore:
     def read(self, sha256: str, asker: str = "") -> bytes:
         """A chunk, hashed; raises Absent, or Coming where it is on its way."""
         data = self._read_installed(sha256)
+        if data is None and self._look_around():
+            data = self._read_installed(sha256)
         with suppress(OSError):  # a fetch that ends right now
             for fetching in tuple(self._fetching):
                 data = data or fetching.read(sha256)
@@ -105,6 +114,19 @@ class ChunkStore:
         if any(fetching.claims(sha256, asker) for fetching in tuple(self._fetching)):
             raise Coming
         raise Absent
+
+    def _look_around(self) -> bool:
+        """Look at installed files that are new; who asks meanwhile is told that nothing is here yet."""
+        if not self._looking.acquire(blocking=False):
+            return False
+        try:
+            known = len(self._held)
+            for path in self.installed():
+                with suppress(OSError):
+                    self.hold(path)
+            return len(self._held) > known
+        finally:
+            self._looking.release()
 
     def _read_installed(self, sha256: str) -> bytes | None:
         place = self._places.get(sha256)

@@ -52,6 +52,11 @@ async def test_from_the_office_to_the_node_by_a_stick(tmp_path: Path) -> None:
         await manager.fetch(chosen)  # mends the chunk that was damaged, out of the file's own others
         assert digest(target) == index.sha256
         assert manager.last.own > 0.5 * index.size
+        fresh = ChunkStore()
+        Manager(settings, node.trust, fresh)  # after a restart: found when a neighbour asks
+        assert fresh.find(index.chunks[0].sha256) is None
+        assert len(fresh.read(index.chunks[0].sha256)) == index.chunks[0].length
+        assert await node.trust.now() >= office.now.timestamp()
 
 
 async def test_a_profile_without_a_file_takes_nothing(tmp_path: Path) -> None:

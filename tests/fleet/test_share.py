@@ -107,3 +107,21 @@ async def test_nobody_there() -> None:
     async with aiohttp.ClientSession("http://127.0.0.1:1") as session:
         with pytest.raises(Silent):
             await MeshPeer("there", session).get("0" * 64)
+
+
+def test_what_is_installed_is_found_when_somebody_asks(model: Path) -> None:
+    looked: list[int] = []
+
+    def installed() -> list[Path]:
+        looked.append(1)
+        return [model, model.with_name("gone.gguf")]
+
+    store = ChunkStore(installed)
+    assert looked == []
+    sha256, offset, length = next(chunks.places(model))
+    assert store.read(sha256) == model.read_bytes()[offset : offset + length]
+    store.read(sha256)
+    assert looked == [1]
+    with pytest.raises(Absent):
+        store.read("0" * 64)
+    assert looked == [1, 1]
