@@ -214,7 +214,7 @@ async def test_what_is_not_resumable_ends_with_its_connection(tmp_path: Path, tr
             await collect(k.client.chat(USER, transport=transport), seen)
         assert WHOLE.startswith(said(seen))
         assert k.cable.connections == 1
-        await asyncio.wait_for(k.source.cancel_seen.wait(), 2)
+        await asyncio.wait_for(k.source.cancel_seen.wait(), 20)
 
 
 @BOTH

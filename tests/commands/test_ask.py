@@ -160,7 +160,7 @@ async def test_an_interrupt_leaves_the_text_and_stops_the_node() -> None:
         process.send_signal(signal.SIGINT)
         out, err = await process.communicate()
         assert (process.returncode, out, err) == (130, b"\n", b"")
-        await asyncio.wait_for(gone.wait(), 2)
+        await asyncio.wait_for(gone.wait(), 20)
 
 
 async def test_a_reader_that_leaves_is_no_error() -> None:
@@ -171,7 +171,7 @@ async def test_a_reader_that_leaves_is_no_error() -> None:
         process.stdin.close()
         await process.stdout.readline()
         process.stdout._transport.close()  # type: ignore[attr-defined]  # as `| head -1` does
-        assert await asyncio.wait_for(process.wait(), 5) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
         assert process.stderr
         assert await process.stderr.read() == b""
 

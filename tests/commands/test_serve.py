@@ -60,7 +60,7 @@ def test_the_printed_addresses_work(capsys: pytest.CaptureFixture[str]) -> None:
         printed = announced(capsys, url)
         assert f"page   {url}/\n" in printed
         command = printed[printed.index("curl -N") : printed.index("  stop")]
-        answer = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=20, check=True)
+        answer = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
         assert answer.stdout.endswith("data: [DONE]\n\n")
 
 

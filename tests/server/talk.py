@@ -35,7 +35,7 @@ class Talk:
         await self.send("request", id=ref, route=route, body=body, resumable=resumable, key=key)
 
     async def next(self) -> dict[str, Any]:
-        message = await self.socket.receive(timeout=5)
+        message = await self.socket.receive(timeout=60)
         assert message.type is WSMsgType.TEXT, message
         told: dict[str, Any] = json.loads(message.data)
         self.said[told.get("id")].append(told)
@@ -57,7 +57,7 @@ class Talk:
 
     async def closing(self) -> int | None:
         """Read to the goodbye; its code."""
-        while (message := await self.socket.receive(timeout=5)).type in (WSMsgType.TEXT, WSMsgType.BINARY):
+        while (message := await self.socket.receive(timeout=60)).type in (WSMsgType.TEXT, WSMsgType.BINARY):
             pass
         return message.data if message.type is WSMsgType.CLOSE else self.socket.close_code
 

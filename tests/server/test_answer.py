@@ -21,7 +21,7 @@ async def test_a_client_that_goes_away_frees_its_slot_while_generating(streaming
         _, writer = await open_post(url, PATH, chat(stream=streaming))
         await until(lambda: source.played == 1)
         writer.close()
-        await until(lambda: source.busy == 0, 1.0)
+        await until(lambda: source.busy == 0)
         assert source.cancelled == [source.submitted[0].id]
 
 
@@ -32,7 +32,7 @@ async def test_and_during_prefill(streaming: bool) -> None:
         _, writer = await open_post(url, PATH, chat(stream=streaming))
         await until(lambda: source.busy == 1)
         writer.close()
-        await until(lambda: source.busy == 0, 1.0)
+        await until(lambda: source.busy == 0)
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -45,7 +45,7 @@ async def test_a_ghost_in_the_queue_never_runs(streaming: bool) -> None:
         _, writer = await open_post(url, PATH, chat(stream=streaming))
         await until(lambda: source.busy == 2)
         writer.close()
-        await until(lambda: source.busy == 1, 1.0)
+        await until(lambda: source.busy == 1)
         gate.set()
         assert text_of(await first) == "a"
         assert source.played == 1
@@ -55,7 +55,7 @@ async def test_a_failure_after_the_first_byte_is_an_event_and_closes() -> None:
     service, _ = scripted("par", "tial", EngineFailed("The engine broke."))
     async with serving(service) as url:
         reader, writer = await open_post(url, PATH, chat(stream=True))
-        raw = await asyncio.wait_for(reader.read(), 2)  # to the end of the connection: it was closed
+        raw = await asyncio.wait_for(reader.read(), 30)  # to the end of the connection: it was closed
         writer.close()
         assert raw.count(b'"error"') == 1
         assert b'data: {"error":{"message":"The engine broke."' in raw

@@ -231,7 +231,7 @@ async def test_seven_readers_do_not_feel_one_that_reads_nothing() -> None:
     service, source = scripted(*["word "] * 1500, slots=8)
     async with running(service) as (url, runner):
         _, slow = await open_post(url, PATH, chat(stream=True))
-        texts = await asyncio.wait_for(asyncio.gather(*(stream(url) for _ in range(7))), 20)
+        texts = await asyncio.wait_for(asyncio.gather(*(stream(url) for _ in range(7))), 100)
         assert all(text_of(chunks) == "word " * 1500 for chunks in texts)
         assert runner.server is not None
         await until(lambda: source.busy == 0)

@@ -139,7 +139,7 @@ class TestInChromium:
             await asyncio.sleep(0.45)  # beyond the guard against a double tap
             await v.page.click("#go")
             await v.done()
-            await asyncio.wait_for(v.node.gone.wait(), 3)
+            await asyncio.wait_for(v.node.gone.wait(), 30)
             kept = await v.text(".answer")
             assert kept.startswith("word0 word1")
             await v.sees(".notice", "Stopped")

