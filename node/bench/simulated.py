@@ -21,7 +21,7 @@ from node.engine.blocks import BLOCK, BlockStore
 from node.engine.warm import LEAST
 from node.generation import Caller, Request
 from node.prewarm.demand import HalfLives
-from node.prewarm.history import SAVE_AFTER_S, History
+from node.prewarm.history import SAVE_AFTER_S, SAVE_NEW_AFTER_S, History
 from node.prewarm.plan import Budgets, Costs, plan
 from node.prewarm.tree import PrefixTree, pack
 from node.prewarm.warmer import PLAN_EVERY_S, PLANNED
@@ -83,7 +83,7 @@ class Simulation:
         self._put(ids)
         self._ends.pop(end, None)
         self._ends[end] = ids
-        if self._now - self._saved >= SAVE_AFTER_S:
+        if self._now - self._saved >= (SAVE_NEW_AFTER_S if self._history.has_new else SAVE_AFTER_S):
             await self._save()
         return cached if cached >= LEAST else 0
 

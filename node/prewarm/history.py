@@ -29,6 +29,7 @@ from node.store.prefixes import PrefixRow, PrefixStore
 log = logging.getLogger(__name__)
 
 SAVE_AFTER_S = 30.0  # flash wears, so counts are written together
+SAVE_NEW_AFTER_S = 2.0  # but what has just become shared would be lost with a power cut: it is rare, and worth a write
 _LONGEST = 32_768  # tokens of a prompt that are noted
 _EXPIRE_EVERY_S = 3600.0
 
@@ -62,6 +63,7 @@ class History:
         self._templates: list[bytes] = []
         self._tree = self._new_tree(clock())
         self._offered: dict[int, Node] = {}
+        self._stored: set[int] = set()  # nodes that the store has, at some count
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._expires = clock() + _EXPIRE_EVERY_S
@@ -76,6 +78,7 @@ class History:
         since, rows = await self._store.load(self._terms(), self._clock(), self._settings.max_age_s)
         self._tree = self._new_tree(since)
         lost = _restore(self._tree, rows)
+        self._stored = set(self._tree.shared)
         self._pin_templates()
         log.info("prompt history loaded", extra={"prefixes": len(self._tree.shared), "unreadable": lost})
 
@@ -94,9 +97,22 @@ class History:
         if now >= self._expires:
             self._expires = now + _EXPIRE_EVERY_S
             self._tree.expire(now, self._settings.max_age_s)
-        if self._store is not None and self._timer is None and self._tree.changed:
-            self._timer = asyncio.get_running_loop().call_later(self._save_after_s, self._save)
+        if self._store is not None and self._tree.changed:
+            self._save_within(min(self._save_after_s, SAVE_NEW_AFTER_S) if self.has_new else self._save_after_s)
         return end.id
+
+    @property
+    def has_new(self) -> bool:
+        """Whether something has become shared since it was last written."""
+        return any(id in self._tree.shared and id not in self._stored for id in self._tree.changed)
+
+    def _save_within(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._save)
 
     def candidates(self, held: Iterable[int] = ()) -> list[Candidate]:
         """What may be warm; `held` are ends that `note` gave, whose states are in memory."""
@@ -123,6 +139,7 @@ class History:
         self._cancel_timer()
         known = len(self._tree.shared)
         self._tree, self._offered = self._new_tree(self._clock()), {}
+        self._stored = set()
         self._pin_templates()
         if self._store is not None:
             await self._store.forget(self._clock())
@@ -174,10 +191,12 @@ class History:
             return
         changed, tree.changed = tree.changed, set()
         rows = [_row(node) for id in changed if (node := tree.shared.get(id))]
+        self._stored = (self._stored | changed).intersection(tree.shared)
         try:
             await self._store.save(rows, changed.difference(tree.shared))
         except StoreFailed as error:
             tree.changed |= changed
+            self._stored -= changed
             log.error("prompt history could not be stored", extra={"reason": error.message})
 
 

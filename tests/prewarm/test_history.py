@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.generation import Caller, Request
-from node.prewarm.history import History
+from node.prewarm.history import SAVE_NEW_AFTER_S, History
 from node.settings import Prewarm
 from node.store.db import Database
 from node.store.prefixes import PrefixStore
@@ -163,6 +163,35 @@ async def test_it_is_stored_while_the_node_runs(database: Database) -> None:
     again = history(database)
     await again.load()
     assert texts(again) == [[1, 2, 3]]
+
+
+async def test_what_has_just_become_shared_is_written_soon_and_counts_take_their_time(database: Database) -> None:
+    it = history(database)
+    await it.load()
+
+    def due_in() -> float:
+        assert it._timer is not None
+        return it._timer.when() - asyncio.get_running_loop().time()
+
+    share(it, [1, 2, 3])
+    assert it.has_new
+    assert due_in() <= SAVE_NEW_AFTER_S
+    await it.close()
+    assert not it.has_new
+    it.note(asked([1, 2, 3, 4], "a session more"))
+    assert due_in() > SAVE_NEW_AFTER_S + 1, "only counts have changed"
+    share(it, [7, 8, 9])
+    assert due_in() <= SAVE_NEW_AFTER_S
+    await it.close()
+    again = history(database)
+    await again.load()
+    assert not again.has_new
+    again.note(asked([7, 8, 9], "x"))
+    assert not again.has_new
+    await again.forget()
+    share(again, [7, 8, 9])
+    assert again.has_new
+    await again.close()
 
 
 async def test_who_let_go_writes_no_more(database: Database) -> None:
