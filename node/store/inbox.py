@@ -23,6 +23,7 @@ from node.store.db import Database
 INBOX = Migrations("inbox")
 MOST_NODES: Final = 10_000
 REMEMBERED: Final = 100_000  # ids of a node that are known
+RECORDS: Final = "node"  # the stream of a node's figures, of which the latest is shown
 _ROW_BYTES = 128
 
 
@@ -45,7 +46,7 @@ def m001_inbox(db: sqlite_utils.Database) -> None:
     """Nodes and when each was last heard of, and what they sent in the order in which it came."""
     db.execute(
         "CREATE TABLE nodes (id TEXT PRIMARY KEY, user TEXT NOT NULL, first REAL NOT NULL, last REAL NOT NULL,"
-        " received INTEGER NOT NULL DEFAULT 0, again INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID"
+        " received INTEGER NOT NULL DEFAULT 0, again INTEGER NOT NULL DEFAULT 0, record BLOB) WITHOUT ROWID"
     )
     db.execute(
         "CREATE TABLE received (number INTEGER PRIMARY KEY AUTOINCREMENT, node TEXT NOT NULL, id TEXT NOT NULL,"
@@ -77,6 +78,8 @@ class Inbox:
                 "UPDATE nodes SET last = ?, received = received + ?, again = again + ? WHERE id = ?",
                 (now, new, len(items) - new, node),
             )
+            if records := [item.body for item in items if item.stream == RECORDS]:
+                db.execute("UPDATE nodes SET record = ? WHERE id = ?", (records[-1], node))
             _bound(db, node, self._node_bytes)
             return new
 
@@ -89,23 +92,17 @@ class Inbox:
         await self.nodes()
 
     async def nodes(self) -> Sequence[Mapping[str, Any]]:
-        """All nodes, who was heard of last first: id, `seen_s` ago, counts, and its latest record ("node") or None."""
+        """All nodes, who was heard of last first: id, `seen_s` ago, counts, and its latest record or None."""
         now = self._clock()
 
         def job(db: sqlite3.Connection) -> list[dict[str, Any]]:
-            rows = db.execute("SELECT id, last, first, received, again FROM nodes ORDER BY last DESC").fetchall()
-            latest = dict(
-                db.execute(
-                    "SELECT node, body FROM received WHERE number IN"
-                    " (SELECT MAX(number) FROM received WHERE stream = 'node' AND body IS NOT NULL GROUP BY node)"
-                )
-            )
+            query = "SELECT id, last, first, received, again, record FROM nodes ORDER BY last DESC"
             return [
                 {
                     **{"id": id, "seen_s": max(0.0, now - last), "known_s": max(0.0, now - first)},
-                    **{"received": received, "again": again, "record": latest.get(id)},
+                    **{"received": received, "again": again, "record": record},
                 }
-                for id, last, first, received, again in rows
+                for id, last, first, received, again, record in db.execute(query)
             ]
 
         self._seen = await self._database.run(job)

@@ -22,7 +22,6 @@ from node.store.outbox import ROW_BYTES, Outbox, count, told
 
 CALLBACK: Final = "callback"  # the outbox's stream for answers to be delivered
 PREFIX: Final = "later-"
-REMEMBERED: Final = 10_000  # ids of what is gone
 _COLUMNS = "id, owner, user, path, level, request, callback, created, expires, attempts, status, answer, content"
 
 
@@ -180,7 +179,6 @@ class LaterStore:
         def job(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM later WHERE id = ?", (id,))
             db.execute("DELETE FROM outbox WHERE key = ?", (id,))
-            db.execute("DELETE FROM later_gone WHERE seq <= (SELECT MAX(seq) FROM later_gone) - ?", (REMEMBERED,))
 
         await self._database.run(job)
         return found

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 OUTBOX = Migrations("outbox")
 MOST_BODY: Final = 16 << 20
 ROW_BYTES: Final = 256  # what a row costs besides its body, counted generously
+REMEMBERED: Final = 10_000  # ids of deferred requests that are gone
+_SPARE_PAGES = 1000
 _PACKED_FROM = 128  # bytes; what is smaller gains nothing
 _GAIN = 0.97
 _FULL_RETRY_S = 60
@@ -264,6 +266,9 @@ class Outbox:
                 shift(db, step)
             expired = _expire(db, now)
             count(db, expired)
+            db.execute("DELETE FROM later_gone WHERE seq <= (SELECT MAX(seq) FROM later_gone) - ?", (REMEMBERED,))
+            if db.execute("PRAGMA freelist_count").fetchone()[0] > _SPARE_PAGES:
+                db.execute("PRAGMA incremental_vacuum").fetchall()  # a disk that was full is given back what is free
             return expired
 
         if step:

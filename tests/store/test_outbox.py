@@ -17,7 +17,7 @@ import pytest
 from node.errors import OutboxFull, StoreFailed
 from node.store.backlog import Priority
 from node.store.db import Database
-from node.store.outbox import OUTBOX, ROW_BYTES, Outbox
+from node.store.outbox import OUTBOX, REMEMBERED, ROW_BYTES, Outbox
 
 
 class Clock:
@@ -49,7 +49,7 @@ def outbox(database: Database, clock: Clock) -> Outbox:
     return outbox_on(database, clock)
 
 
-def outbox_on(database: Database, clock: Clock, most: int = 1 << 20) -> Outbox:
+def outbox_on(database: Database, clock: Clock, most: int = 1 << 24) -> Outbox:
     return Outbox(database, most, 1000.0, lambda: clock.wall, lambda: clock.steady)
 
 
@@ -308,3 +308,25 @@ async def test_nothing_of_a_body_is_logged(outbox: Outbox, caplog: pytest.LogCap
         await outbox.failed([item.id for item in await outbox.take(1)])
         await outbox.sweep()
     assert "canary" not in caplog.text
+
+
+async def test_the_file_gives_back_what_it_does_not_need(outbox: Outbox, database: Database) -> None:
+    ids = [await outbox.put("s", os.urandom(500_000)) for _ in range(10)]
+
+    def pages(db: sqlite3.Connection) -> int:
+        return int(db.execute("PRAGMA page_count").fetchone()[0])
+
+    most = await database.run(pages)
+    await outbox.delivered(ids)
+    await outbox.sweep()
+    assert await database.run(pages) < most / 10
+
+
+async def test_not_every_id_that_is_gone_is_remembered(outbox: Outbox, database: Database) -> None:
+    def fill(db: sqlite3.Connection) -> None:
+        db.executemany("INSERT INTO later_gone (id) VALUES (?)", [(str(n),) for n in range(REMEMBERED + 500)])
+
+    await database.run(fill)
+    await outbox.sweep()
+    count = "SELECT COUNT(*), MIN(CAST(id AS INTEGER)) FROM later_gone"
+    assert await database.run(lambda db: db.execute(count).fetchone()) == (REMEMBERED, 500)
