@@ -27,7 +27,7 @@ from sqlite_utils.migrations import Migrations
 
 from node.errors import OutboxFull
 from node.store.backlog import LOSSY, PRIORITIES, Priority, Steps, displaced, uuid7
-from node.store.db import Database
+from node.store.db import Database, give_back
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ OUTBOX = Migrations("outbox")
 MOST_BODY: Final = 16 << 20
 ROW_BYTES: Final = 256  # what a row costs besides its body, counted generously
 REMEMBERED: Final = 10_000  # ids of deferred requests that are gone
-_SPARE_PAGES = 1000
+_SPARE_PAGES = 100
 _PACKED_FROM = 128  # bytes; what is smaller gains nothing
 _GAIN = 0.97
 _FULL_RETRY_S = 60
@@ -267,8 +267,7 @@ class Outbox:
             expired = _expire(db, now)
             count(db, expired)
             db.execute("DELETE FROM later_gone WHERE seq <= (SELECT MAX(seq) FROM later_gone) - ?", (REMEMBERED,))
-            if db.execute("PRAGMA freelist_count").fetchone()[0] > _SPARE_PAGES:
-                db.execute("PRAGMA incremental_vacuum").fetchall()  # a disk that was full is given back what is free
+            give_back(db, _SPARE_PAGES)
             return expired
 
         if step:

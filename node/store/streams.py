@@ -20,7 +20,7 @@ import sqlite_utils
 
 from node.errors import EngineFailed, Forbidden, Gone, NotFound
 from node.generation import End, Entry, Failed, Finished, Logprob, Request, Token
-from node.store.db import MIGRATIONS, Database
+from node.store.db import MIGRATIONS, Database, give_back
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ def _prune(db: sqlite3.Connection, now: float, max_age_s: float, max_bytes: int)
         db.execute(
             "DELETE FROM evicted WHERE id NOT IN (SELECT id FROM evicted ORDER BY at DESC LIMIT ?)", (REMEMBERED,)
         )
-        db.execute("PRAGMA incremental_vacuum")
+        give_back(db)
     return len(doomed)
 
 

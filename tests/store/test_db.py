@@ -111,3 +111,7 @@ async def test_what_is_kept_is_for_its_owner_only(database: Database) -> None:
     await database.run(lambda db: db.execute("CREATE TABLE t (n)").rowcount)
     for suffix in ("", "-wal", "-shm"):
         assert os.stat(f"{database.path}{suffix}").st_mode & 0o777 == 0o600, suffix
+
+
+async def test_a_file_can_give_back_what_it_does_not_need(database: Database) -> None:
+    assert await database.run(lambda db: db.execute("PRAGMA auto_vacuum").fetchone()[0]) == 2
