@@ -151,7 +151,7 @@ def _abort(args: argparse.Namespace) -> int:
     changed = publication(args)
     if not stop(changed, args.name):
         raise OperatorError(f"There is no rollout {args.name} that is not stopped already.")
-    print(f"{args.name} is stopped: no further node begins with it, and those in the middle go back.")
+    print(f"{args.name} is stopped: no further node begins with it, and those that have not switched drop it.")
     return finish(args, changed, keyring(args))
 
 

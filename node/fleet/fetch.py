@@ -21,6 +21,7 @@ from pathlib import Path
 
 from node.errors import FetchError, Unreachable
 from node.fleet import claims, part
+from node.fleet.budget import Budget
 from node.fleet.directive import ChunkIndex
 from node.fleet.flight import Flight
 from node.fleet.origin import Missing, Origin, Trouble
@@ -78,7 +79,8 @@ class Fetch:
         self._all_origins, self._origins = tuple(origins), list(origins)
         self._node, self._peers, self._seeds, self._report = node, peers, seeds, report
         self._store = store or ChunkStore()
-        self._patience_s, self._lan_rate, self._pauses_s = patience_s, lan_rate, pauses_s
+        self._patience_s, self._pauses_s = patience_s, pauses_s
+        self._lan = Budget(rate=lan_rate)  # one for all who ask neighbours
         self._numbers: dict[str, list[int]] = {}
         for number, chunk in enumerate(index.chunks):
             self._numbers.setdefault(chunk.sha256, []).append(number)
@@ -236,7 +238,7 @@ class Fetch:
                 if await self._put(number, data):
                     self._standing.good(name)
                     self.fetched.neighbours += len(data)
-                    await asyncio.sleep(len(data) / self._lan_rate if self._lan_rate else 0)
+                    await asyncio.sleep(self._lan.spend(len(data), _now()))
                     return
                 self._is_bad(name)
         if number not in there.missing:

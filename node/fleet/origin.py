@@ -28,6 +28,8 @@ _PIECE = 64 << 10
 _BUFFER = 256 << 10  # what a kill loses of what the kernel has taken in
 _CONNECT_S = 20.0
 _REDIRECTS = 5
+_LEAST_RATE = 100  # bytes a second; a radio modem has more
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 class Trouble(Exception):
@@ -36,6 +38,21 @@ class Trouble(Exception):
 
 class Missing(Trouble):
     """The place has no such file."""
+
+
+class _Pace:
+    """Raises Trouble where so little comes that waiting for the rest makes no sense."""
+
+    def __init__(self, stall_s: float) -> None:
+        self._stall_s = stall_s
+        self._since, self._bytes = time.monotonic(), 0
+
+    def moved(self, count: int, now: float) -> None:
+        self._bytes += count
+        if now - self._since >= self._stall_s:
+            if self._bytes < _LEAST_RATE * self._stall_s:
+                raise Trouble(f"it sends less than {_LEAST_RATE} bytes a second")
+            self._since, self._bytes = now, 0
 
 
 class Origin:
@@ -73,8 +90,10 @@ class Origin:
             return
         async with self._asked(url, start, end) as response:
             at = start if response.status == 206 else 0
+            pace = _Pace(self._stall_s)
             async for piece in response.content.iter_chunked(_PIECE):
                 piece = piece[: end - at]
+                pace.moved(len(piece), time.monotonic())
                 if not self.budget.affords(len(piece)):
                     raise OverBudget(f"More bytes came than {self.base} may cost.")
                 await self._spend(len(piece))
@@ -145,7 +164,7 @@ class Origin:
                 connector=connector,
                 read_bufsize=_BUFFER,
                 auto_decompress=False,
-                trust_env=True,
+                trust_env=urllib.parse.urlsplit(self.base).hostname not in _LOOPBACK,  # no proxy knows this machine
                 headers={"User-Agent": f"outpost/{__version__}", "Accept-Encoding": "identity"},
             )
         return self._session

@@ -331,6 +331,13 @@ async def test_a_rate_is_kept(tmp_path: Path, index: ChunkIndex, server: FileSer
     assert asyncio.get_running_loop().time() - begun >= 0.8 * index.size / (20 * MIB)
 
 
+async def test_a_rate_counts_for_all_neighbours_together(tmp_path: Path, model: Path, index: ChunkIndex) -> None:
+    peers: list[Peer] = [HandPeer(f"peer-{number}", held(model, index)) for number in range(4)]
+    begun = asyncio.get_running_loop().time()
+    await bring(index, tmp_path / "a.gguf", [], node="me", peers=lambda: peers, lan_rate=10 * MIB)
+    assert asyncio.get_running_loop().time() - begun >= 0.5 * index.size / (10 * MIB)
+
+
 class Site:
     """Nodes of one site that share one far place, each with its chunk store on a listener of its own."""
 

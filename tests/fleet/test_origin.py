@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from aiohttp import web
 from node.fleet.budget import Budget
 from node.fleet.origin import Missing, Origin, Trouble
 from node.fleet.refusal import NotRepository, OverBudget
-from tests.support.model_files import FileServer, served
+from tests.support.model_files import FileServer, listening, served
 
 DATA = bytes(range(256)) * 40
 
@@ -97,3 +98,19 @@ async def test_a_pipe_in_the_folder_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a")
     with pytest.raises(Missing, match="is no file"):
         await taken(Origin(tmp_path.as_uri() + "/", Budget()), 0, 1)
+
+
+async def test_a_server_that_drips_is_left(folder: Path) -> None:
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=206, headers={"Content-Range": f"bytes 0-{len(DATA) - 1}/{len(DATA)}"})
+        await response.prepare(request)
+        for _ in range(200):
+            await response.write(b"x")
+            await asyncio.sleep(0.05)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", drip)
+    async with listening(app) as url:
+        with pytest.raises(Trouble, match="less than"):
+            await taken(Origin(url + "/", Budget(), stall_s=0.5), 0, len(DATA))
