@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-MODULES = ("fleet_ca", "fleet_validate", "fleet_publish", "fleet_rollout")
+MODULES = ("fleet_ca", "fleet_validate", "fleet_publish", "fleet_rollout", "fleet_wipe")
 
 _ABOUT = """\
 Nodes that belong together: who may be one of them, and what they run.
