@@ -149,3 +149,23 @@ def test_a_missing_or_huge_file_is_an_error(tmp_path: Path) -> None:
 def test_a_key_opens_the_door() -> None:
     settings = load(environment={}, flags={"server.host": "0.0.0.0", "server.api_keys": "k" * 16})
     assert settings.server.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    "url", ["example.com", "ftp://x/v1", "https://", "https://u:p@x/v1", "https://x/v1?a=1", "http://x y"]
+)
+def test_a_cloud_that_is_no_base_url_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"cloud\.url"):
+        load(environment={}, flags={"cloud.url": url})
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "x*", "(", "(?=a)b"])
+def test_a_pattern_that_could_take_for_ever_is_refused_before_it_is_used(pattern: str) -> None:
+    with pytest.raises(SettingsError, match=r"cloud\.redact"):
+        load(environment={}, flags={"cloud.redact": f"email,{pattern}"})
+
+
+def test_names_and_bounded_patterns_are_taken() -> None:
+    found = load(environment={}, flags={"cloud.redact": "iban,EMP-[0-9]x"})
+    assert found.cloud.redact == ("iban", "EMP-[0-9]x")
+    assert load(environment={}, flags={"cloud.url": "https://[::1]:8000/v1"}).cloud.url == "https://[::1]:8000/v1"

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
@@ -97,6 +98,21 @@ async def test_killed_neighbours_leave_one_text(near: Near) -> None:
     assert second.served_by == ["peer/p1", "local"]
     assert third.served_by == [], "only this node is left"
     assert near.doubted.keys() == {"p0", "p1"}
+
+
+async def test_a_neighbour_that_falls_silent_is_left_after_a_second(near: Near) -> None:
+    body = {"messages": [{"role": "user", "content": "no news is good news, they say. " * 60}]}
+    node = await started(near, engine_kind="echo")
+    try:
+        with ExitStack() as stack:
+            process, url, digest = await asyncio.to_thread(stack.enter_context, peer_process("engine.kind=echo"))
+            near.add("p", url, model_digest=digest)
+            told = await read(node.url, body, 100, lambda: process.send_signal(signal.SIGSTOP))
+    finally:
+        await node.stop(grace_s=0)
+    assert told.text == body["messages"][0]["content"]
+    assert told.served_by == ["peer/p", "local"]
+    assert max(told.gaps) > 0.9, "it is waited for as long as the settings say, and not much longer"
 
 
 @pytest.mark.model

@@ -171,7 +171,8 @@ class Relay:
         self._speaks = attempt
         for other in [one for one in self._attempts if one is not attempt]:
             self._stop(other)
-        self._desk.places.record(attempt.place).spoke(now - attempt.began, attempt.predicted_s, now)
+        if self.request.kind == "generate":
+            self._desk.places.record(attempt.place).spoke(now - attempt.began, attempt.predicted_s, now)
         if self._cached is None:
             self._cached = attempt.cached
         if self._broke is not None:

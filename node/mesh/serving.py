@@ -89,7 +89,7 @@ class Serving:
         """What the neighbour `peer` asks for; run it with `handler_cancellation`."""
         try:
             asked = wire.errand(await _body(request))
-            run = self._accept(asked, peer)
+            run = self._accept(asked)
             weight = self._share.take(run.level)
         except NodeError as error:
             return self._refuse(error)
@@ -107,13 +107,13 @@ class Serving:
             self._serving.discard(asked.id)
             self._share.give(weight)
 
-    def _accept(self, asked: wire.Errand, peer: str) -> Request:
+    def _accept(self, asked: wire.Errand) -> Request:
         if asked.model_digest != self._digest or not self._digest:
             raise Conflict("This node serves another model.")
         if asked.id in self._serving or self._own(asked.id):
             raise Conflict("This request came round to where it was before.")
         info = self._model.info
-        return wire.request_of(asked, f"mesh-{peer[:16]}-{uuid.uuid4().hex}", info.vocabulary_size, info.context)
+        return wire.request_of(asked, uuid.uuid4().hex[:16], info.vocabulary_size, info.context)
 
     async def _stream(self, request: web.Request, outgoing: _Outgoing) -> web.StreamResponse:
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: wire.CONTENT_TYPE})

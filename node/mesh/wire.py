@@ -51,10 +51,12 @@ MAX_FRAME = 8 << 10
 ALIVE = b"\0\0"
 TENANT = "mesh"
 
+_MARK = "~"  # between a request's first id and what a node adds
 _LENGTH = struct.Struct(">H")
 _MAX_TOKENS = 1 << 20
 
 Short = Annotated[str, msgspec.Meta(max_length=128)]
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._:-]{1,128}\Z")]
 Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 24)]
 Ids = Annotated[tuple[Id, ...], msgspec.Meta(max_length=_MAX_TOKENS)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
@@ -83,9 +85,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Errand(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as it travels. `tenant` and `session` are digests; stop strings stay with who asked."""
+    """A request as it travels. `tenant` and `session` are digests; stop strings stay with who asked.
 
-    id: Short
+    `id` is the one that it had where it came in first, so that each node that it passes can know it again.
+    """
+
+    id: Name
     model_digest: Short
     prompt: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1, max_length=_MAX_TOKENS)]
     max_tokens: Annotated[int, msgspec.Meta(ge=1, le=_MAX_TOKENS)]
@@ -122,7 +127,7 @@ def errand_of(request: Request, model_digest: str) -> bytes:
     rule = request.constraint
     return _encode(
         Errand(
-            id=request.id,
+            id=request.id.partition(_MARK)[0],
             model_digest=model_digest,
             prompt=request.prompt,
             max_tokens=request.max_tokens,
@@ -150,8 +155,11 @@ def errand(raw: bytes) -> Errand:
         raise InvalidRequest(f"This is no errand: {error}.") from error
 
 
-def request_of(asked: Errand, id: str, vocabulary: int, context: int) -> Request:
-    """The request that an errand asks for, under a fresh `id`; raises InvalidRequest where it cannot be run here."""
+def request_of(asked: Errand, fresh: str, vocabulary: int, context: int) -> Request:
+    """The request that an errand asks for; raises InvalidRequest where it cannot be run here.
+
+    `fresh` makes its id one of its own, without which it could not come here twice.
+    """
     highest = max((*asked.prompt, *asked.continued, *(token for token, _ in asked.sampling.logit_bias)))
     if highest >= vocabulary:
         raise InvalidRequest(f"Token ids of this model are 0 to {vocabulary - 1}.", param="prompt")
@@ -159,7 +167,7 @@ def request_of(asked: Errand, id: str, vocabulary: int, context: int) -> Request
         raise InvalidRequest(f"This does not fit a context of {context} tokens.", param="prompt")
     drawn = asked.sampling
     return Request(
-        id=id,
+        id=f"{asked.id}{_MARK}{fresh}",
         prompt=asked.prompt,
         max_tokens=asked.max_tokens,
         sampling=Sampling(**{name: getattr(drawn, name) for name in Draws.__struct_fields__}),

@@ -114,3 +114,12 @@ def test_any_text_is_a_profile_or_has_problems(text: str) -> None:
     problems = find_problems(text)
     assert problems
     assert all(1 <= problem.line <= text.count("\n") + 1 for problem in problems)
+
+
+def test_a_profiles_redaction_patterns_must_be_quick_and_its_cloud_has_no_key() -> None:
+    head = 'name = "x"\ndescription = "x"\n[settings.cloud]\n'
+    (slow,) = find_problems(head + 'redact = ["email", "(a+)+b"]\n')
+    assert (slow.line, "without a bound" in slow.message) == (4, True)
+    (own,) = find_problems(head + 'policy = "redacted"\napi_key_file = "/key"\n')
+    assert (own.line, "one node alone" in own.message) == (5, True)
+    assert find_problems(head + 'url = "https://x.example/v1"\npolicy = "redacted"\nredact = ["iban"]\n') == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -91,6 +92,27 @@ async def test_a_node_alone_says_that_it_answers_itself() -> None:
         await asyncio.wait_for(node.crossing.drained(), 5)
     finally:
         await node.stop(grace_s=0)
+
+
+async def test_a_request_that_comes_round_is_answered_where_it_was_last() -> None:
+    """Two nodes that would both rather have the other one work."""
+    nodes, nears = [], [Near(), Near()]
+    async with AsyncExitStack() as stack:
+        for near in nears:
+            told = settings(engine_kind="echo", routes_neighbour_s=0, routes_power_s=60, routes_hops=4)
+            node = Node(told, look=on_battery, neighbourhood=near)
+            await node.start()
+            stack.push_async_callback(node.stop, 0)
+            stack.push_async_callback(near.close)
+            nodes.append(node)
+        for node, other, name in ((nodes[0], nears[1], "first"), (nodes[1], nears[0], "second")):
+            app = web.Application()
+            node.crossing.serve(app, lambda request: "the other")
+            other.add(name, await stack.enter_async_context(running_app(app)), model_digest=node.crossing.digest)
+        whole, served_by = await ask(nodes[0])
+        assert (whole["choices"][0]["message"]["content"], served_by) == (TEXT, "peer/second")  # type: ignore[index]
+        assert nodes[0].status()["serving"]["refused"] == 1, "it knew its own request again"
+        assert nodes[1].status()["serving"]["served"] == 1
 
 
 def test_a_key_that_is_missing_is_told_before_anything_runs(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ async def test_a_neighbour_is_answered_as_tenant_mesh() -> None:
     assert events == [Started(2), Token(72, b"H"), Token(105, b"i"), Finished("stop", 3, 2)]
     (ran,) = bench.source.submitted
     assert (ran.caller.tenant, ran.level, ran.hops, ran.continued) == ("mesh", "background", 1, (9,))
-    assert ran.id.startswith("mesh-peer-one-")
+    assert ran.id.startswith("r-1~")
+    assert wire.errand(wire.errand_of(ran, "same")).id == "r-1", "further on it can be known again"
     assert bench.serving.status() == {
         **{"served": 1, "refused": 0, "broken": 0, "running": 0, "slots_taken": 0, "slots": 2}
     }

@@ -53,7 +53,7 @@ def test_a_request_arrives_as_it_was_but_for_who_asks() -> None:
     assert asked.model_digest == "digest"
     there = wire.request_of(asked, "fresh", 256, 4096)
     assert there == replace(
-        REQUEST, id="fresh", stop=(), caller=Caller(wire.tenant_there("tenant"), "", "session"), hops=1
+        REQUEST, id="chatcmpl-1~fresh", stop=(), caller=Caller(wire.tenant_there("tenant"), "", "session"), hops=1
     ), "stop strings and the user stay at home"
     assert wire.request_of(wire.errand(wire.errand_of(replace(REQUEST, caller=Caller()), "d")), "f", 256, 4096)
     assert b"secret stop" not in raw
@@ -85,6 +85,9 @@ WRONG = [
     {"ttl_s": math.nan},
     {"logprobs": 21},
     {"id": "x" * 129},
+    {"id": ""},
+    {"id": "a~b"},
+    {"id": "a\nb"},
     {"tenant": "x" * 129},
     {"rule": {"kind": "sql", "text": ""}},
     {"sampling": {}},

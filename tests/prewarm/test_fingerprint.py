@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.prewarm.fingerprint import fingerprint, hash_of
+from node.prewarm.fingerprint import fingerprint, hash_of, likeness
 from node.settings import Engine
 
 
@@ -67,3 +67,28 @@ def test_a_note_that_cannot_be_read_is_made_again(
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         hash_of(tmp_path / "nothing", tmp_path)
+
+
+def test_nodes_that_make_the_same_tokens_are_alike(tmp_path: Path, weights: Path) -> None:
+    plain = likeness(Engine(), weights, tmp_path)
+    assert likeness(Engine(slots=2, context=512, threads=1), weights, tmp_path) == plain
+    assert likeness(Engine(kv_type="q8_0"), weights, tmp_path) != plain
+    assert likeness(Engine(kind="echo"), None, tmp_path) != likeness(Engine(), None, tmp_path) != plain
+    copy = tmp_path / "elsewhere" / "other-name.gguf"
+    copy.parent.mkdir()
+    copy.write_bytes(weights.read_bytes())
+    assert likeness(Engine(), copy, copy.parent) == plain
+    copy.write_bytes(b"other" * 1000)
+    assert likeness(Engine(), copy, copy.parent) != plain
+
+
+def test_a_model_that_is_a_folder_is_told_by_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "onnx"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(b"x" * (3 << 20))
+    (folder / "config.json").write_text("{}")
+    onnx = Engine(kind="onnx")
+    plain = likeness(onnx, folder, tmp_path)
+    assert likeness(onnx, folder, tmp_path) == plain
+    (folder / "config.json").write_text('{"other": 1}')
+    assert likeness(onnx, folder, tmp_path) != plain
