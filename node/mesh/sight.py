@@ -16,7 +16,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class Sight(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node as seen by another. Two nodes with the same `model_digest` give the same tokens for the same request.
 
     `wait_s` is how long a standard request would wait for a slot now; `prefill_s` and `decode_s` are measured seconds a

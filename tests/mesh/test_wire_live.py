@@ -56,7 +56,11 @@ class Town:
         """Nodes of the fleet on the first hosts; waits until all of them answer."""
         for number in range(1, count + 1):
             self.start(number, self.fleet.node(f"n{number}"))
-        within(400, lambda: all(self.mesh(number) is not None for number in range(1, count + 1)))
+        within(400, lambda: all(self._answers(number) for number in range(1, count + 1)))
+
+    def _answers(self, number: int) -> bool:
+        assert self.processes[number].poll() is None, self.log(number).read_text()[-2000:]
+        return self.mesh(number) is not None
 
     def log(self, number: int) -> Path:
         return self.folder / f"log{number}"
@@ -135,7 +139,8 @@ def test_found_killed_unplugged_and_strangers(tmp_path: Path) -> None:
         within(30, lambda: town.chooses_from(1) >= {town.ids[number] for number in rest})
         wire.plug(rest[0], False)
         promised("an unplugged one is not chosen", 2, lambda: town.ids[rest[0]] not in town.chooses_from(1))
-        within(30, lambda: town.ids[rest[0]] not in (town.mesh(1) or {})["neighbours"])
+        if FULL:  # else it is suspect only, which saves ten seconds
+            within(30, lambda: town.ids[rest[0]] not in (town.mesh(1) or {})["neighbours"])
         wire.plug(rest[0], True)
         promised("plugged in again it is found", 10, lambda: town.ids[rest[0]] in town.chooses_from(1))
         promised("and finds the others", 10, lambda: town.sees(rest[0], 1, *rest[1:]))

@@ -69,13 +69,14 @@ class Wire:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
     def start(self, number: int, words: Sequence[str], log: Path, **environment: str) -> subprocess.Popen[bytes]:
-        """Run a program on a host; its output goes to `log`. It is killed at the end."""
+        """Run a program on a host; its output goes to `log`. It is killed at the end. No settings of ours reach it."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTPOST_")}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 ["ip", "netns", "exec", self.hosts[number - 1], *words],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**clean, **environment},
             )
         self._started.append(process)
         return process
