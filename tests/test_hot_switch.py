@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from node.client import Client, Done, TextDelta
 from node.fleet.apply import Damaged, Terms
 from node.fleet.boot import over
 from node.fleet.choice import choose
+from node.fleet.profile import parse
 from node.models import catalog
 from node.runtime import Node
 from tests.conftest import DEFAULT_MODEL, settings
@@ -109,6 +112,43 @@ async def test_what_is_not_here_or_stands_above_is_refused_at_once(start_node: S
     assert (await activate(node, {"model": "no-such-model"}))[0] == 404
     assert (await activate(node, {"profile": "no-such-profile"}))[0] == 404
     assert node.status()["update"]["state"] == "idle"
+
+
+async def test_a_file_that_is_exchanged_between_check_and_load_changes_nothing(
+    start_node: Start, tmp_path: Path
+) -> None:
+    """What was hashed is what is loaded, whoever puts what in its place meanwhile."""
+    path = tiny_model.write(tmp_path / "tiny.gguf", seed=1)
+    evil = tiny_model.write(tmp_path / "evil.gguf", seed=2).read_bytes()
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    more = f'model_sha256 = "{sha256}"\n[settings.model]\nname = "{path}"\n[settings.engine]\nslots = 3\nthreads = 1\n'
+    wanted = parse(f'name = "n"\ndescription = "d"\n{more}', "n")
+    node = await start_node(model_name=path, engine_threads=1, engine_slots=2)
+    said = await complete(node)
+    applier = node._updater._applier
+
+    def exchanged(_: object) -> bool:
+        """Asked between the check and the load."""
+        (tmp_path / "new").write_bytes(evil)
+        os.replace(tmp_path / "new", path)
+        return True
+
+    applier._room = exchanged
+    await applier.switch(wanted)
+    assert node.model.info.slots == 3
+    assert path.read_bytes() == evil
+    assert await complete(node) == said, "it is the model that was checked"
+    with pytest.raises(Damaged, match="SHA-256 differs"):
+        await applier.verify(wanted)
+    other = await start_node(model_name=path, engine_threads=1, engine_slots=2)
+    assert await complete(other) != said, "the other file would have said something else"
+
+
+async def complete(node: Node) -> str:
+    body = {"prompt": "abcdefgh", "max_tokens": 12, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+    async with aiohttp.ClientSession() as session, session.post(f"{node.url}/v1/completions", json=body) as response:
+        assert response.status == 200, await response.text()
+        return str((await response.json())["choices"][0])
 
 
 @pytest.mark.model

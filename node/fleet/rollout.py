@@ -173,13 +173,6 @@ def window_open(rollout: Rollout, minute: int) -> bool:
     )
 
 
-def should_stop(rollout: Rollout, outcomes: Mapping[str, int]) -> bool:
-    """Whether so many nodes ended badly that nobody else should begin; `outcomes` counts nodes by how they ended."""
-    bad = sum(count for outcome, count in outcomes.items() if outcome in BAD)
-    ended = bad + outcomes.get("committed", 0)
-    return ended >= rollout.min_executed and bad * 100.0 >= rollout.abort_percent * ended
-
-
 def report_of(update: Update, node: str) -> dict[str, object]:
     """What the fleet's manager is told of an update that ended."""
     rollout = update.rollout

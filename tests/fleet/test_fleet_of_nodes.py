@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 
 from node import served
@@ -13,7 +14,8 @@ from node.client import Client, Done, TextDelta
 from node.fleet.boot import Upkeep, over
 from node.fleet.directive import Rollout
 from node.fleet.profile import Profile
-from node.fleet.rollout import place, should_stop
+from node.fleet.progress import Report, tally
+from node.fleet.rollout import place
 from node.runtime import Node
 from tests.conftest import settings
 from tests.support.fleet_node import GOLDEN, TOO_FAST, FakeManager, profile, rollout
@@ -77,7 +79,7 @@ class Fleet:
             self.publish(stage)
             part = {name for name in self.nodes if place(name, stage.name) < percent}
             await self.until(lambda part=part: part <= self.reports.keys() and self.quiet)  # type: ignore[misc]
-            if should_stop(stage, self.outcomes):
+            if tally(stage, msgspec.convert(list(self.reports.values()), list[Report])).must_stop:
                 self.publish(rollout(chosen, revision + 1, name=name, percent=percent, stopped=True))
                 break
         return reached

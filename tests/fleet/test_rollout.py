@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.fleet import progress
 from node.fleet.directive import Rollout
 from node.fleet.rollout import (
+    BAD,
     MOST_DEATHS,
     MOST_STEPS,
     TABLE,
@@ -20,7 +22,6 @@ from node.fleet.rollout import (
     Word,
     place,
     report_of,
-    should_stop,
     started,
     step,
     takes_part,
@@ -192,17 +193,8 @@ def test_windows(window: tuple[tuple[int, int], ...], minute: int, is_open: bool
     assert window_open(replace_rollout(window=window), minute) == is_open
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "stop"),
-    [
-        ({}, False),
-        ({"rolled back": 2}, False),
-        ({"rolled back": 3}, True),
-        ({"rolled back": 1, "committed": 2}, False),
-        ({"rolled back": 1, "rejected": 1, "committed": 2}, True),
-        ({"timed out": 1, "failed": 1, "committed": 4}, False),
-        ({"dropped": 99, "committed": 3}, False),
-    ],
-)
-def test_the_threshold_stops_a_rollout(outcomes: dict[str, int], stop: bool) -> None:
-    assert should_stop(ROLLOUT, Counter(outcomes)) == stop
+def test_what_counts_against_a_rollout_is_the_same_for_node_and_manager() -> None:
+    assert BAD == progress.BAD
+    told = progress.read(msgspec.json.encode(report_of(walk(begun(), "refused"), "node-7")))
+    assert told is not None
+    assert (told.node, told.rollout, told.revision, told.outcome) == ("node-7", "spring", 3, "rejected")
