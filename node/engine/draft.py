@@ -7,6 +7,7 @@ number, the same penalties, the same grammar. What was guessed wrong is cut from
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from node.engine.answers import Answers
@@ -25,14 +26,17 @@ class Drafts:
         self._line = StepLine()
         self.proposed = self.accepted = 0  # tokens, ever
 
-    def add(self, plan: Plan, sequences: Mapping[int, Running], room: int) -> Plan:
-        """The plan with drafts, where all of it streams and they pay, for `room` tokens; `sequences` are by slot."""
+    def add(self, plan: Plan, sequences: Mapping[int, Running], room: int, step_s: float = math.inf) -> Plan:
+        """The plan with drafts, where all of it streams and they pay, for `room` tokens; `sequences` are by slot.
+
+        `step_s` is how long a step may take, about.
+        """
         chunks = plan.chunks
         streams = [sequences[chunk.slot] for chunk in chunks]
         if not self._enabled or not streams or any(sequence.pending > 1 for sequence in streams):
             return plan
         chances = [sequence.guess.chance if sequence.guess else 0.0 for sequence in streams]
-        counts = how_many(chances, self._line, min(MOST_TOKENS - len(chunks), room))
+        counts = how_many(chances, self._line, min(MOST_TOKENS - len(chunks), room), step_s)
         drafted = [
             Chunk(chunk.slot, 1 + drafts, True, drafts)
             for chunk, sequence, count in zip(chunks, streams, counts, strict=True)

@@ -192,7 +192,7 @@ class LlamaEngine:
         plan = plan_step(rows, cells, budget, limit, self._side.kept)
         self._preempt(plan.preempted)
         room = min(self._cells - _cells(everyone), self._context.batch) - plan.tokens
-        return self._drafts.add(plan, {s.slot: s for s in active}, room)
+        return self._drafts.add(plan, {s.slot: s for s in active}, room, self._settings.step_ms / 1000)
 
     def _preempt(self, slots: Sequence[int]) -> None:
         for sequence in self._sequences.values():

@@ -1,13 +1,15 @@
 """How many guessed tokens pay: what a step with them costs, against what they bring if they are right. Pure.
 
 A guessed token is worth the chance that it and all before it are right. Guesses are put in while tokens per second,
-expected, grow: so many, or none at all. What a step costs is a line over its number of tokens, learned from every step;
-while nothing but one number of tokens was seen lately, its slope is an assumption, so that a wager that did not pay is
-tried again once in a while, and one that seems to pay is left out once in a while.
+expected, grow, and the step stays as short as steps are to be: so many, or none at all. What a step costs is a line
+over its number of tokens, learned from every step; while nothing but one number of tokens was seen lately, its slope is
+an assumption, so that a wager that did not pay is tried again once in a while, and one that seems to pay is left out
+once in a while.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 LONGEST = 15  # guesses of one sequence in one step
@@ -42,6 +44,11 @@ class StepLine:
         each = (max(0.0, covariance) + _TRUST * y / (x + _ASSUMED)) / (variance + _TRUST)
         return y + min(each, y / x) * (tokens - x)
 
+    @property
+    def known(self) -> bool:
+        """Whether any step was seen: else there is no unit."""
+        return self._weight > 0
+
     def unsure(self, tokens: int) -> bool:
         """Whether only steps of more tokens were seen lately, and all of the same size."""
         return self._variance < _TRUST / 2 and self._x > (tokens + 0.5) * self._weight > 0
@@ -51,10 +58,11 @@ class StepLine:
         return self._xx / self._weight - (self._x / self._weight) ** 2 if self._weight else 0.0
 
 
-def how_many(chances: Sequence[float], line: StepLine, most: int) -> list[int]:
+def how_many(chances: Sequence[float], line: StepLine, most: int, step_s: float = math.inf) -> list[int]:
     """For each streaming sequence, whose next guess is right with this chance, how many guesses to check in the step.
 
-    `most` bounds their sum.
+    `most` bounds their sum. A step that takes longer than `step_s` holds up all of its streams, whatever it brings;
+    where streaming alone takes more than half of that, it may take twice as long as that, as with prompts.
     """
     streams = len(chances)
     if line.unsure(streams):
@@ -64,7 +72,10 @@ def how_many(chances: Sequence[float], line: StepLine, most: int) -> list[int]:
         key=lambda gain: -gain[0],
     )
     expected, best, count = float(streams), MARGIN * streams / line.seconds(streams), 0
+    longest_s = max(step_s, 2 * line.seconds(streams)) if line.known else math.inf
     for number, (gain, _) in enumerate(gains[: max(0, most)], 1):
+        if line.seconds(streams + number) > longest_s:
+            break
         expected += gain
         if (rate := expected / line.seconds(streams + number)) > best:
             best, count = rate, number

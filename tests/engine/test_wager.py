@@ -136,3 +136,21 @@ def test_it_is_the_best_number_or_none(chances: list[float], base: float, each: 
         more = [count + (index == stream) for index, count in enumerate(counts)]
         if sum(more) <= most and more[stream] <= LONGEST:
             assert rate(more) <= max(rate(counts), MARGIN * none) * (1 + 1e-9)
+
+
+def test_a_step_stays_short_whatever_guesses_would_bring() -> None:
+    """Six streams of sure guesses: a step of thirty-two tokens would bring most, and hold up everybody."""
+    line = StepLine()
+    for tokens in (1, 6, 12, 24, 32) * 20:
+        line.observe(tokens, 0.005 + 0.005 * tokens)
+    sure = [0.99] * 6
+    assert sum(how_many(sure, line, 26)) > 20
+    short = sum(how_many(sure, line, 26, step_s=0.062))
+    assert 0 < short
+    assert line.seconds(6 + short) <= 0.0701, "twice as long as streaming alone"
+    alone = how_many([0.99], line, 31, step_s=0.062)
+    assert line.seconds(1 + alone[0]) <= 0.062 < line.seconds(2 + alone[0])
+
+
+def test_before_anything_was_seen_there_is_no_time_to_keep() -> None:
+    assert how_many([0.99], StepLine(), 31, step_s=0.001) == how_many([0.99], StepLine(), 31)
