@@ -135,12 +135,11 @@ class Node:
     def _join_fleet(self) -> None:
         """Neighbours of one fleet give each other what it brings them."""
         around = self._neighbours
-        enrolled = identity.load(identity.folder_in(home())) if around.enrolled else None
 
         def peers() -> list[MeshPeer]:
             return [MeshPeer(one.id, around.session(one.id)) for one in around.candidates()]
 
-        chunks = self._upkeep.join(self._settings.fleet, enrolled.id if enrolled else "", peers)
+        chunks = self._upkeep.join(self._settings.fleet, around.id, peers)
         if chunks is not None:
             around.add(lambda app: add_chunks(app, chunks, lambda request: request[PEER]), "chunk")
 

@@ -136,14 +136,9 @@ def enrol(folder: Path, bundle: bytes, now: datetime.datetime) -> Identity:
     return enrolled
 
 
-def is_enrolled(folder: Path) -> bool:
-    """Whether there is an enrolment, good or not."""
-    return (folder / _CERTIFICATE).exists()
-
-
 def load(folder: Path) -> Identity | None:
     """The enrolment in `folder`, None where there is none; raises EnrolmentError for one that cannot be used."""
-    if not is_enrolled(folder):
+    if not (folder / _CERTIFICATE).exists():
         return None
     own, authority = _read_certificate(folder / _CERTIFICATE), _read_certificate(folder / _AUTHORITY)
     key = folder / _KEY

@@ -64,7 +64,8 @@ class Neighbours:
         self._configured = [place_of(text) for text in settings.peers]
         self._parts: list[Part] = []
         self._capabilities: list[str] = ["chat"]
-        self._identity: Identity | None = None
+        self._trouble = ""
+        self._identity = self._enrolment()
         self._key = b""
         self._stamp: tuple[int, ...] = ()
         self._refusals = Refusals()
@@ -76,14 +77,13 @@ class Neighbours:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetching = False
-        self._trouble = ""
         self._latest: tuple[tuple[int, ...], sketch.Marks] | None = None
         self.port = 0
 
     @property
     def enrolled(self) -> bool:
-        """Whether it will be in a fleet when it starts."""
-        return self._settings.enabled and enrolment.is_enrolled(self._folder)
+        """Whether it is in a fleet."""
+        return self._identity is not None
 
     @property
     def id(self) -> str:
@@ -98,7 +98,7 @@ class Neighbours:
 
     async def start(self) -> None:
         """Open the port and begin to look for others; does nothing for a node in no fleet. Raises OperatorError."""
-        if (identity := self._enrolment()) is None:
+        if (identity := self._identity) is None:
             return
         self._take(identity)
         self._stamp = self._stamped()
@@ -128,7 +128,7 @@ class Neighbours:
 
     def _enrolment(self) -> Identity | None:
         """Who this node is; one whose enrolment is broken goes on alone, and says so."""
-        if not self.enrolled:
+        if not self._settings.enabled:
             return None
         try:
             return enrolment.load(self._folder)
