@@ -25,6 +25,7 @@ from tests.support import tiny_model
 
 Start = Callable[..., Awaitable[Node]]
 SMALL = {"engine_context": 512, "engine_threads": 1, "prewarm_enabled": "false", "engine_drafts": "off"}
+PATIENT = {"load_gap_ms": 60_000, "load_wait_ms": 600_000}  # however busy this machine is, nobody waits for a slot
 
 
 async def stream(node: Node, number: int, tokens: int, begun: asyncio.Semaphore | None = None) -> str:
@@ -59,7 +60,9 @@ async def test_a_switch_under_eight_streams_loses_none_and_delays_nobody_longer_
     start_node: Start, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served, "LINGER_S", 0.2)
-    node = await start_node(engine_slots=9, **SMALL)  # one more, so that a new request waits for the switch alone
+    node = await start_node(
+        engine_slots=9, **SMALL, **PATIENT
+    )  # one more, so that a new request waits for the switch alone
     alone = await stream(node, 1, 24)
     begun = asyncio.Semaphore(0)
     first = node.model
