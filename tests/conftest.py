@@ -23,6 +23,15 @@ from node.settings import Settings, home
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
+def pytest_configure() -> None:
+    """Each worker of a parallel run keeps to cores of its own: engines that share one spin for each other's threads."""
+    number, count = (os.environ.get(f"PYTEST_XDIST_WORKER{name}", "") for name in ("", "_COUNT"))
+    if number and hasattr(os, "sched_setaffinity"):
+        own = sorted(os.sched_getaffinity(0))[int(number.removeprefix("gw")) :: int(count)]
+        if own:
+            os.sched_setaffinity(0, own)
+
+
 @pytest.fixture(scope="session")
 def weights() -> Path:
     """The default model's file; fetched once into the data directory, as `outpost models pull` does."""
