@@ -61,8 +61,8 @@ class StepLine:
 def how_many(chances: Sequence[float], line: StepLine, most: int, step_s: float = math.inf) -> list[int]:
     """For each streaming sequence, whose next guess is right with this chance, how many guesses to check in the step.
 
-    `most` bounds their sum. A step that takes longer than `step_s` holds up all of its streams, whatever it brings;
-    where streaming alone takes more than half of that, it may take twice as long as that, as with prompts.
+    `most` bounds their sum. A step that takes longer than `step_s` for one stream's guesses holds up the others; where
+    streaming alone takes more than half of that, it may take twice as long as that, as with prompts.
     """
     streams = len(chances)
     if line.unsure(streams):
@@ -72,7 +72,7 @@ def how_many(chances: Sequence[float], line: StepLine, most: int, step_s: float 
         key=lambda gain: -gain[0],
     )
     expected, best, count = float(streams), MARGIN * streams / line.seconds(streams), 0
-    longest_s = max(step_s, 2 * line.seconds(streams)) if line.known else math.inf
+    longest_s = max(step_s, 2 * line.seconds(streams)) if line.known and streams > 1 else math.inf
     for number, (gain, _) in enumerate(gains[: max(0, most)], 1):
         if line.seconds(streams + number) > longest_s:
             break

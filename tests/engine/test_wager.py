@@ -148,9 +148,8 @@ def test_a_step_stays_short_whatever_guesses_would_bring() -> None:
     short = sum(how_many(sure, line, 26, step_s=0.062))
     assert 0 < short
     assert line.seconds(6 + short) <= 0.0701, "twice as long as streaming alone"
-    alone = how_many([0.99], line, 31, step_s=0.062)
-    assert line.seconds(1 + alone[0]) <= 0.062 < line.seconds(2 + alone[0])
+    assert how_many([0.99], line, 31, step_s=0.062) == how_many([0.99], line, 31), "one alone holds up nobody"
 
 
 def test_before_anything_was_seen_there_is_no_time_to_keep() -> None:
-    assert how_many([0.99], StepLine(), 31, step_s=0.001) == how_many([0.99], StepLine(), 31)
+    assert how_many([0.99] * 2, StepLine(), 31, step_s=0.001) == how_many([0.99] * 2, StepLine(), 31)
