@@ -182,7 +182,7 @@ def test_two_hosts_on_a_wire_with_a_liar(tmp_path: Path) -> None:
         b"",
     ]
     with Wire(2, prefix="opd") as wire:
-        there = threading.Thread(target=lambda: wire.on(2, lambda: asyncio.run(_stays(other, 8.0))))
+        there = threading.Thread(target=lambda: wire.on(2, lambda: asyncio.run(_stays(other, 5.0))))
         there.start()
         seen = wire.on(1, lambda: asyncio.run(_meets(one, other.id, hostile)))
         there.join()
