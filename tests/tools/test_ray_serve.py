@@ -206,6 +206,7 @@ async def test_a_replica_that_dies_is_replaced(tier: Tier) -> None:
 @needs_ray
 @pytest.mark.timeout(600)
 async def test_a_signal_lets_what_runs_finish(tier: Tier) -> None:
+    family = tier.family()
     chat = f"{tier.url}/v1/chat/completions"
     async with aiohttp.ClientSession() as client:
         async with client.post(chat, json=body(8000), headers=KEY) as running:
@@ -220,4 +221,5 @@ async def test_a_signal_lets_what_runs_finish(tier: Tier) -> None:
             assert (status, wait) == (503, "5")
             assert await text_of(running) == "x" * 8000
         assert await asyncio.to_thread(tier.process.wait, PATIENCE_S) == 0
-    assert not tier.family()
+    _, left = await asyncio.to_thread(psutil.wait_procs, family, PATIENCE_S)
+    assert not left
