@@ -123,8 +123,7 @@ async def test_a_resumed_answer_finds_its_own_state(start: Start) -> None:
         await session.changed(session.count)
     session.suspend(Unavailable("restarting"))
     said = tuple(token.id for token in session.tokens)
-    assert first.node._keeper
-    await first.node._keeper.stop([Request("r", prompt, 400, continued=said)])
+    await first.node._serving.keeper.stop([Request("r", prompt, 400, continued=said)])
     await first.node.stop(grace_s=0)
     again = await start(prewarm_min_sessions=3)
     went_on = Session(Request("r", prompt, len(said) + 3, continued=said, ignore_eos=True), again.source)
