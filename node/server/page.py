@@ -18,7 +18,18 @@ FILES: Mapping[str, str] = {
     "style.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
     **dict.fromkeys(
-        ("app.js", "api.js", "around.js", "link.js", "markdown.js", "meter.js", "sse.js", "turn.js", "words.js"),
+        (
+            "app.js",
+            "api.js",
+            "around.js",
+            "frame.js",
+            "link.js",
+            "markdown.js",
+            "meter.js",
+            "sse.js",
+            "turn.js",
+            "words.js",
+        ),
         "text/javascript; charset=utf-8",
     ),
 }

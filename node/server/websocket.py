@@ -27,7 +27,7 @@ from node.server.wsanswers import Answers, Client, Line, Parts
 PATH = "/v1/ws"
 GOING_AWAY, SILENT = 1001, 1011
 _ABNORMAL = 1006  # means that no close frame came, so none may carry it
-_PROTOCOLS = (wsproto.JSON_PROTOCOL, wsproto.BINARY_PROTOCOL)
+_PROTOCOLS = (wsproto.JSON_PROTOCOL, wsproto.BINARY_PROTOCOL, wsproto.FRAME_PROTOCOL)
 _CLOSE_S = 0.5
 
 _log = logging.getLogger(__name__)
@@ -133,6 +133,7 @@ class Connection:
             raise ConnectionResetError("the client is gone")
         wire = Wire(request.transport, self._parts.meter, settings.streams.reader_buffer_bytes)
         line = Line(self._socket, wire, binary=self._socket.ws_protocol == wsproto.BINARY_PROTOCOL)
+        line.framed = self._socket.ws_protocol == wsproto.FRAME_PROTOCOL
         return Answers(line, self._parts, self._client, self.heart.runs), line
 
     async def stop(self) -> None:
@@ -251,4 +252,4 @@ def _check(request: web.Request, allowed_origins: Sequence[str]) -> None:
     offered = [name.strip() for name in request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").split(",")]
     if offered != [""] and not set(offered) & set(_PROTOCOLS):
         # Here, because aiohttp would log what was offered, which may be a key.
-        raise InvalidRequest(f"None of the subprotocols is spoken here; there are {' and '.join(_PROTOCOLS)}.")
+        raise InvalidRequest(f"None of the subprotocols is spoken here; there are {', '.join(_PROTOCOLS)}.")

@@ -19,7 +19,7 @@ from aiohttp import WSMsgType, web
 
 from node.errors import NodeError, Overloaded, Unavailable
 from node.generation import Finished, Service
-from node.server import replies, wsproto
+from node.server import replies, wsframes, wsproto
 from node.server.answer import Answerer, checked, skip
 from node.server.boundary import too_large
 from node.server.callers import Asker
@@ -74,11 +74,12 @@ class Outlet(Protocol):
 
 
 class Line:
-    """A connection's outgoing half: one write at a time. `levels` and `binary` are how its messages look."""
+    """A connection's outgoing half: one write at a time. `levels`, `binary` and `framed` are how its messages look."""
 
     def __init__(self, socket: web.WebSocketResponse, wire: Wire, *, binary: bool) -> None:
         self.levels: Levels | None = None
         self.binary = binary
+        self.framed = False
         self.wire = wire
         self._socket = socket
         self._turn = asyncio.Lock()
@@ -111,7 +112,10 @@ class Line:
         if isinstance(message, bytes):
             await self._socket.pong(message)
             return
-        kind, data = WSMsgType.BINARY if self.binary else WSMsgType.TEXT, wsproto.encode(message, binary=self.binary)
+        data = wsframes.encode(message) if self.framed and not self.binary else None
+        kind = WSMsgType.BINARY if self.binary or data is not None else WSMsgType.TEXT
+        if data is None:
+            data = wsproto.encode(message, binary=self.binary)
         await self._socket.send_frame(data, kind)
         self.wire.wrote(len(data))
 

@@ -58,7 +58,7 @@ by itself while the link is slow or memory short, and says so with `level`.
 Binary. With the subprotocol `outpost.v1.msgpack`, or after `hello` with `binary`, the node sends binary frames: the
 same messages as MessagePack arrays [NUMBER, members in the order given in NUMBERS below]; nil is a member that is not
 there, members may be left out at the end, and a `delta` of only text is a plain string. The node takes such frames at
-any time, and JSON in text frames too.
+any time, and JSON in text frames too. With `outpost.v1.frame` it sends full frames instead: see `wsframes`.
 
 Heartbeat. The node sends a WebSocket ping every `heartbeat_s` seconds (0.08 to 600); any frame from the client counts
 as a sign of life, and so does a slow link that still takes what was written. After 3 silent periods the connection is
@@ -75,7 +75,7 @@ from msgspec import Meta
 
 from node.errors import InvalidRequest, NodeError
 
-JSON_PROTOCOL, BINARY_PROTOCOL = "outpost.v1", "outpost.v1.msgpack"
+JSON_PROTOCOL, BINARY_PROTOCOL, FRAME_PROTOCOL = "outpost.v1", "outpost.v1.msgpack", "outpost.v1.frame"
 LEAST_HEARTBEAT_S, MOST_HEARTBEAT_S = 0.08, 600.0
 
 Ref = Annotated[str, Meta(min_length=1, max_length=64)] | Annotated[int, Meta(ge=0, lt=1 << 53)]

@@ -1,6 +1,7 @@
 /** One answer over as many connections as it takes: a WebSocket, or server-sent events where none can be opened. */
 
 import { Failure, asFailure, key, request } from "./api.js";
+import { message } from "./frame.js";
 import { SseParser } from "./sse.js";
 
 const GIVE_UP_MS = 120_000;
@@ -113,7 +114,7 @@ async function* overEvents(ask, inbox, signal) {
 
 function parsed(data) {
   try {
-    return JSON.parse(data);
+    return data instanceof ArrayBuffer ? message(data) : JSON.parse(data);
   } catch {
     throw new Failure("stream", "It sent something unreadable.");
   }
@@ -149,7 +150,8 @@ class Inbox {
   openSocket() {
     const address = new URL("v1/ws", document.baseURI);
     address.protocol = address.protocol.replace("http", "ws");
-    const socket = new WebSocket(address, ["outpost.v1", ...key.protocols()]);
+    const socket = new WebSocket(address, ["outpost.v1.frame", "outpost.v1", ...key.protocols()]);
+    socket.binaryType = "arraybuffer";
     this.#stop = () => socket.close();
     socket.onmessage = ({ data }) => this.#take([data]);
     return new Promise((resolve) => {
