@@ -12,6 +12,7 @@ off, only an encrypted disk helps. What a node has printed is where its standard
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from node.errors import SettingsError
 from node.models.partial import sync_folder
+from node.prewarm import states
 from node.settings import Settings
 
 _OURS = (
@@ -34,6 +36,7 @@ _OURS = (
     "tuned.toml*",
     "tuning",
     "tuning.lock",
+    "model.json",
     "fleet",
     "mesh",
     "*.log",
@@ -45,16 +48,30 @@ _STAYS = ("models", "catalog.toml", AUTHORITY)
 def ours(home: Path, settings: Settings, *, authority: bool = False) -> list[Path]:
     """Everything that would go, in the data directory and where the settings put it."""
     found = {path for pattern in _OURS for path in home.glob(pattern)}
-    for named in (settings.streams.database, settings.outbox.database):
-        if named:
-            database = Path(named).expanduser()
-            found.update(database.parent.glob(f"{database.name}*"))
-            found.update(database.parent.glob(f"{database.stem}-*{database.suffix}*"))
+    if settings.streams.database:
+        found.update(_files_of(Path(settings.streams.database).expanduser()))
+    if settings.outbox.database:
+        box = Path(settings.outbox.database).expanduser()
+        for beside in (box, *(box.with_name(f"{box.stem}-{name}{box.suffix}") for name in ("inbox", "later"))):
+            found.update(_files_of(beside))
     if settings.prewarm.folder:
-        found.add(Path(settings.prewarm.folder).expanduser())
+        found.update(_states_in(Path(settings.prewarm.folder).expanduser()))
     if authority:
         found.add(home / AUTHORITY)
     return sorted(path for path in found if os.path.lexists(path))
+
+
+def _files_of(database: Path) -> Iterator[Path]:
+    """A database's files, by their exact names: an operator's folder may hold others that begin alike."""
+    for ending in ("", "-wal", "-shm", "-journal", ".lock"):
+        yield database.with_name(database.name + ending)
+    yield from database.parent.glob(f"{glob.escape(database.name)}.corrupt-*")
+
+
+def _states_in(folder: Path) -> Iterator[Path]:
+    """What a node wrote into a folder that an operator named, which may be one for other things as well."""
+    for pattern in (f"*{states.SUFFIX}", f"*{states.PART}", "model.json"):
+        yield from folder.glob(pattern)
 
 
 def strangers(home: Path, gone: list[Path]) -> list[Path]:

@@ -30,7 +30,7 @@ import numpy as np
 from node.engine.blocks import BLOCK, Ids, Owner
 
 SUFFIX = ".state"
-_PART = ".part"
+PART = ".part"
 _MAGIC = b"OUTPOST\x01"
 _PREAMBLE = struct.Struct("<8sII")
 _MOST_HEADER = 32 << 20  # ids of the longest context that settings allow, and the blocks' sizes
@@ -122,12 +122,12 @@ def read_blocks(file: StateFile, start: int, end: int) -> list[bytes]:
 
 def sweep(folder: Path) -> None:
     """Remove what a writer that died left half written."""
-    for path in folder.glob(f"*{_PART}"):
+    for path in folder.glob(f"*{PART}"):
         path.unlink(missing_ok=True)
 
 
 def _write_whole(path: Path, pieces: Sequence[bytes]) -> None:
-    part = path.with_suffix(_PART)
+    part = path.with_suffix(PART)
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             for piece in pieces:

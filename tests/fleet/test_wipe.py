@@ -23,6 +23,7 @@ GOES = [
     "profiles/current",
     "profile.toml",
     "tuned.toml",
+    "model.json",
     "fleet/node-id",
     "fleet/metadata/root.json",
     "mesh/key.pem",
@@ -61,13 +62,25 @@ def test_the_authority_goes_where_that_is_asked_for(home: Path) -> None:
 def test_what_the_settings_put_elsewhere_goes_too(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "states").mkdir(parents=True)
-    for name in ("mine.db", "mine.db-shm", "box.db", "box-inbox.db-wal", "states/a", "unrelated.db"):
+    for name in ("mine.db", "mine.db-shm", "box.db", "box-inbox.db-wal", "states/a.state", "unrelated.db"):
         (other / name).write_text("canary")
     own = settings(
         streams_database=other / "mine.db", outbox_database=other / "box.db", prewarm_folder=other / "states"
     )
     wipe.erase(wipe.ours(home, own))
-    assert [path.name for path in other.iterdir()] == ["unrelated.db"]
+    assert sorted(path.name for path in other.iterdir()) == ["states", "unrelated.db"]
+    assert not any((other / "states").iterdir())
+
+
+def test_what_an_operator_keeps_beside_it_stays(home: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "photos").mkdir(parents=True)
+    own = ("kiosk.db.backup", "kiosk-prices.db", "kiosk.toml", "photos/one.jpg", "notes.txt")
+    for name in (*own, "kiosk.db", "kiosk.db.corrupt-3", "kiosk.db.corrupt-3-wal", "0.state", "1.part", "model.json"):
+        (data / name).write_text("canary")
+    told = settings(streams_database=data / "kiosk.db", outbox_database=data / "kiosk.db", prewarm_folder=data)
+    wipe.erase(wipe.ours(home, told))
+    assert sorted(str(path.relative_to(data)) for path in data.rglob("*") if path.is_file()) == sorted(own)
 
 
 def test_a_link_goes_and_not_what_it_leads_to(home: Path, tmp_path: Path) -> None:
