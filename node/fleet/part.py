@@ -14,6 +14,7 @@ import hashlib
 import os
 import shutil
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,13 +30,33 @@ _MOST_SPENT = 1 << 62
 
 
 class Part:
-    """Opened by `opened`; the lock on it keeps every other process away."""
+    """Opened by `opened`; the lock on it keeps every other process away.
+
+    A thread may still be at work here when its fetch is cancelled. So `close` waits for it, and what comes later is
+    told that there is nothing any more: a number that was closed may mean another file by then.
+    """
 
     def __init__(self, target: Path, index: ChunkIndex, handle: int, flight: int) -> None:
         self.index, self.target = index, target
         self.offsets = chunks.offsets(index.chunks)
         self.missing = set(range(len(index.chunks)))
         self._handle, self._flight = handle, flight
+        self._turn = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """After the last use, or during it."""
+        with self._turn:
+            self._closed = True
+            os.close(self._handle)
+            os.close(self._flight)
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        with self._turn:
+            if self._closed:
+                raise OSError(errno.EBADF, "the fetch has ended")
+            yield
 
     @property
     def path(self) -> Path:
@@ -50,7 +71,8 @@ class Part:
     def rehash(self, report: Callable[[int], None]) -> None:
         """Find out what is there; `report` is told the bytes looked at."""
         for number, chunk in enumerate(self.index.chunks):
-            data = chunks.read_at(self._handle, self.offsets[number], chunk.length)
+            with self._open():
+                data = chunks.read_at(self._handle, self.offsets[number], chunk.length)
             if hashlib.sha256(data).hexdigest() == chunk.sha256:
                 self.missing.discard(number)
             report(self.offsets[number] + chunk.length)
@@ -60,29 +82,36 @@ class Part:
         chunk = self.index.chunks[number]
         if len(data) != chunk.length or hashlib.sha256(data).hexdigest() != chunk.sha256:
             return False
-        _write_at(self._handle, self.offsets[number], data)
+        with self._open():
+            _write_at(self._handle, self.offsets[number], data)
         return True
 
     def read(self, number: int) -> bytes | None:
         """A chunk that is there."""
         if number in self.missing:
             return None
-        return chunks.read_at(self._handle, self.offsets[number], self.index.chunks[number].length)
+        with self._open():
+            return chunks.read_at(self._handle, self.offsets[number], self.index.chunks[number].length)
 
     def settle(self) -> str:
         """Give the file its name, whole on disk before; returns its SHA-256, which is checked."""
         whole, at = hashlib.sha256(), 0
-        while data := chunks.read_at(self._handle, at, chunks.MOST):
+        while data := self._block(at):
             whole.update(data)
             at += len(data)
         if whole.hexdigest() != self.index.sha256 or at != self.index.size:
             self.discard()
             raise NoSource(f"Every chunk of {self.target.name} is right, but together they are another file.")
-        os.fsync(self._handle)
-        os.replace(self.path, self.target)
-        flight_path(self.target).unlink(missing_ok=True)
-        sync_folder(self.target.parent)
+        with self._open():
+            os.fsync(self._handle)
+            os.replace(self.path, self.target)
+            flight_path(self.target).unlink(missing_ok=True)
+            sync_folder(self.target.parent)
         return whole.hexdigest()
+
+    def _block(self, at: int) -> bytes:
+        with self._open():
+            return chunks.read_at(self._handle, at, chunks.MOST)
 
     def discard(self) -> None:
         """Leave nothing behind."""
@@ -139,16 +168,33 @@ def opened(target: Path, index: ChunkIndex) -> Iterator[Part]:
     path = part_path(target)
     fresh = not path.exists()
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    flight = -1
     try:
         _lock(handle, path)
         _reserve(handle, path, index.size, fresh)
         flight = os.open(flight_path(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        yield Part(target, index, handle, flight)
+    except BaseException:
+        os.close(handle)
+        raise
+    there = Part(target, index, handle, flight)
+    try:
+        yield there
+    finally:
+        there.close()
+
+
+def is_growing(target: Path) -> bool:
+    """Whether some process fetches that file right now."""
+    try:
+        handle = os.open(part_path(target), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     finally:
         os.close(handle)
-        if flight >= 0:
-            os.close(flight)
+    return False
 
 
 def part_path(target: Path) -> Path:

@@ -145,3 +145,19 @@ def test_the_whole_is_checked(tmp_path: Path, model: Path, index: ChunkIndex) ->
         with pytest.raises(NoSource, match="another file"):
             there.settle()
     assert not part_path(tmp_path / "a.gguf").exists()
+
+
+def test_a_thread_that_outlives_its_fetch_writes_into_no_other_file(
+    tmp_path: Path, model: Path, index: ChunkIndex
+) -> None:
+    with opened(tmp_path / "a.gguf", index) as there:
+        there.put(0, piece(model, there, 0))
+        there.missing.discard(0)
+    others = [(tmp_path / f"database-{number}").open("w+b") for number in range(8)]  # these get the numbers again
+    for act in (lambda: there.put(0, piece(model, there, 0)), lambda: there.read(0), there.settle):
+        with pytest.raises(OSError, match="ended"):
+            act()
+    for other in others:
+        assert other.seek(0, 2) == 0
+        other.close()
+    assert part_path(tmp_path / "a.gguf").exists(), "what has come is not thrown away"
