@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_POINTER = 256
+_OURS = re.compile(r"[0-9a-f]{64}\.toml|\.([0-9a-f]{64}\.toml|current)\.new")
 
 
 def digest_of(profile: Profile) -> str:
@@ -47,7 +48,10 @@ class Slots:
         return digest
 
     def get(self, digest: str) -> Profile | None:
-        """The profile of that digest; None where it is missing, or is not what its name says."""
+        """The profile of that digest; None where it is missing, is not what its name says, or cannot be used.
+
+        One that an earlier version of this program could use must not keep this one from serving something else.
+        """
         assert _DIGEST.fullmatch(digest), "a digest"
         raw = self._read(f"{digest}.toml")
         if raw is None:
@@ -55,7 +59,11 @@ class Slots:
         if hashlib.sha256(raw).hexdigest() != digest:
             log.error("a stored profile is damaged", extra={"profile": digest})
             return None
-        return parse(raw.decode(), f"{self.folder}/{digest}.toml")
+        try:
+            return parse(raw.decode(), f"{self.folder}/{digest}.toml")
+        except (SettingsError, UnicodeDecodeError) as error:
+            log.error("a stored profile cannot be used by this version", extra={"reason": str(error)})
+            return None
 
     @property
     def current(self) -> str:
@@ -116,10 +124,13 @@ class Slots:
             raise SettingsError(f"Cannot remove {self.folder / name}: {error.strerror}.") from error
 
     def _sweep(self, keep: Set[str]) -> None:
-        """Remove all else, also what a killed write left."""
-        for path in self.folder.iterdir():
-            if path.name not in keep:
-                path.unlink(missing_ok=True)
+        """Remove all else that is ours, also what a killed write left. It is no reason to stop if that fails."""
+        try:
+            for path in self.folder.iterdir():
+                if path.name not in keep and _OURS.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("old profiles cannot be removed", extra={"reason": str(error)})
 
     def _write(self, name: str, data: bytes) -> None:
         try:

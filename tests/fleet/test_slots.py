@@ -127,3 +127,25 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="Cannot"):
         Slots(tmp_path / "file").put(profile("one"))
+
+
+def test_a_profile_that_this_version_cannot_use_keeps_nothing_from_starting(
+    slots: Slots, caplog: pytest.LogCaptureFixture
+) -> None:
+    slots.point(slots.put(profile("one")))
+    text = profile("two").text + "\n[settings.gone]\nkey = 1\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (slots.folder / f"{digest}.toml").write_text(text)
+    slots.point(digest)
+    assert name(slots) == "one"
+    assert "cannot be used by this version" in caplog.text
+
+
+def test_what_is_not_ours_stays_and_stops_nothing(slots: Slots) -> None:
+    slots.point(slots.put(profile("one")))
+    (slots.folder / "lost+found").mkdir()
+    (slots.folder / "notes.txt").write_text("an operator's")
+    (slots.folder / f"{'0' * 64}.toml").mkdir()
+    slots.point(slots.put(profile("two")))
+    assert name(slots) == "two"
+    assert (slots.folder / "notes.txt").exists()
