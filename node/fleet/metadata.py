@@ -10,6 +10,7 @@ methods this needs of it, and `test_metadata` fails where a newer version has th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -90,14 +91,23 @@ class Look(Updater):
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """What was accepted, by role."""
-        return {role: self._trusted_set[role].version for role in self._roles()}
+        """What was accepted, by role and keys."""
+        return {self._place(role): self._trusted_set[role].version for role in self._roles()}
 
     @property
     def signed_at(self) -> float:
-        """When the newest timestamp was signed, in seconds since 1970; 0 where it does not say."""
+        """When the newest timestamp was signed, in seconds since 1970; 0 where nothing says so that can be believed.
+
+        The online key alone cannot move the time beyond what the offline keys signed for. A timestamp from before a
+        reset of the time says nothing: it may be what made the reset necessary.
+        """
         said = self._field("timestamp", SIGNED_AT)
-        return float(said) if isinstance(said, int | float) and 0 < said < 1e11 else 0.0
+        if not isinstance(said, int | float) or not 0 < said < 1e11:
+            return 0.0
+        if self.time_reset is not None and self._field("timestamp", TIME_RESET) != self.time_reset[0]:
+            return 0.0
+        offline = [role for role in ("root", "targets", places.PROFILES) if role in self._trusted_set]
+        return min(float(said), *(self._trusted_set[role].expires.timestamp() for role in offline))
 
     @property
     def time_reset(self) -> tuple[int, float] | None:
@@ -119,6 +129,8 @@ class Look(Updater):
             raise BrokenRepository(f"The fleet's repository has no {target}.")
         if info.length > most:
             raise BrokenRepository(f"{target} has {info.length:,} bytes; at most {most:,} can be.")
+        if "sha256" not in info.hashes:
+            raise BrokenRepository(f"{target} is signed without its SHA-256.")
         with self._named():
             url = self._base + places.target_file(target, info.hashes["sha256"])
             data = bytes(self._fetcher.download_bytes(url, info.length))
@@ -182,8 +194,17 @@ class Look(Updater):
     def _field(self, role: str, name: str) -> Any:
         return self._trusted_set[role].unrecognized_fields.get(name) if role in self._trusted_set else None
 
+    def _place(self, role: str) -> str:
+        """Where a role's floor is kept. With other keys it begins anew: whoever had one that was taken away could else
+        have signed so high a version that nothing comes after it. The two roles of the root keys never do."""
+        if role in ("root", "targets"):
+            return role
+        by = self._trusted_set.targets.delegations if role in places.PATTERNS else self._trusted_set.root
+        keys = " ".join(sorted(by.roles[role].keyids)) if by is not None and by.roles is not None else ""
+        return f"{role} {hashlib.sha256(keys.encode()).hexdigest()[:16]}"
+
     def _check_floor(self, role: str) -> None:
-        least, found = self._floor.versions.get(role, 0), self._trusted_set[role].version
+        least, found = self._floor.versions.get(self._place(role), 0), self._trusted_set[role].version
         if found < least:
             raise self._old(f"its {role} is version {found}, and this node has seen {least}")
 

@@ -142,6 +142,8 @@ def find_problems(text: str) -> list[Problem]:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return [_not_toml(text, str(error))]
+    except ValueError as error:  # a number of thousands of digits
+        return [Problem(1, "", f"it holds a value that cannot be: {error}")]
     except RecursionError:
         return [Problem(1, "", "it is nested too deeply")]
     lines = lines_of(text)

@@ -41,6 +41,7 @@ from node.fleet import durable, places
 from node.fleet.directive import Rollout
 from node.fleet.metadata import SIGNED_AT, TIME_RESET
 from node.fleet.profile import Profile
+from node.models import lock
 
 Role = Literal["root", "targets", "profiles", "rollouts", "snapshot", "timestamp"]
 ONLINE = ("rollouts", "snapshot", "timestamp")
@@ -77,8 +78,9 @@ class Publication:
         self._changed: set[Role] = set()
         self._files: dict[str, bytes] = {}
         for role in DAYS:
-            if (found := _newest(folder / "metadata", role)) is not None:
+            if (found := self._current(role)) is not None:
                 self._roles[role] = found
+        self._found = self._signings()
 
     @classmethod
     def begin(
@@ -119,6 +121,27 @@ class Publication:
             new._changed.add(role)
         return new
 
+    def _current(self, role: Role) -> Metadata[Any] | None:
+        """What nodes see of a role. There may be newer files, of a signing that was cut: they never counted."""
+        folder = self.folder / places.METADATA
+        if role == "timestamp":
+            return _parsed(folder / "timestamp.json")
+        if role == "root":  # counts as soon as it is there
+            return _version(folder, role, _newest(folder, role))
+        timestamp = self._current("timestamp")
+        if timestamp is None:
+            return None
+        snapshot = _version(folder, "snapshot", timestamp.signed.snapshot_meta.version)
+        if role == "snapshot" or snapshot is None:
+            return snapshot
+        meta = snapshot.signed.meta.get(f"{role}.json")
+        return _version(folder, role, meta.version) if meta else None
+
+    def _signings(self) -> int:
+        """How often the repository on disk was signed."""
+        timestamp = self._current("timestamp")
+        return int(timestamp.signed.version) if timestamp else 0
+
     def signed(self, role: Role) -> Any:
         """A role's content; raises OperatorError where there is no repository."""
         if role not in self._roles:
@@ -139,6 +162,18 @@ class Publication:
         digest = hashlib.sha256(data).hexdigest()
         self._put("profiles", places.profile_target(profile.name, digest), data)
         return digest
+
+    def drop_profile(self, target: str) -> list[str]:
+        """Let nobody choose a profile any more, and take the rollouts away that do; returns these. Nodes keep it."""
+        if not target.startswith("profiles/") or self.signed("profiles").targets.pop(target, None) is None:
+            raise OperatorError(f"No profile {target} is signed.")
+        self._changed.add("profiles")
+        chosen = [
+            one.name for one in self.rollouts() if places.profile_target(one.profile, one.profile_sha256) == target
+        ]
+        for name in chosen:
+            self.drop_rollout(name)
+        return chosen
 
     def put_index(self, model_sha256: str, index: bytes) -> None:
         """Let the offline key sign a model's chunk index."""
@@ -230,6 +265,10 @@ class Publication:
     def missing(self, keyring: Keyring) -> dict[Role, int]:
         """How many signatures each changed role will lack with these keys."""
         lacking = {role: self._threshold(role) - len(keyring.of(self._keys(role))) for role in self._affected()}
+        former = _version(self.folder / places.METADATA, "root", self.version("root"))
+        if "root" in lacking and former is not None:  # nodes believe a new root only by the old one's word
+            before = former.signed.roles["root"]
+            lacking["root"] = max(lacking["root"], before.threshold - len(keyring.of(before.keyids)))
         return {role: count for role, count in lacking.items() if count > 0}
 
     def commit(self, keyring: Keyring, days: Mapping[Role, int] = DAYS) -> list[str]:
@@ -242,12 +281,13 @@ class Publication:
         affected = self._affected()
         for role in affected:
             signed = self.signed(role)
-            signed.version += 1
+            signed.version = max(signed.version, _newest(self.folder / places.METADATA, role)) + 1
             signed.expires = (self.now + timedelta(days=days[role])).astimezone(UTC)
         for role in affected:
             self._seal(role, keyring)
         self._write(affected)
         self._changed.clear()
+        self._found = self.version("timestamp")
         return [self._file(role) for role in affected]
 
     def _affected(self) -> list[Role]:
@@ -266,6 +306,8 @@ class Publication:
         if role == "timestamp":
             metadata.signed.snapshot_meta = self._meta("snapshot")
             metadata.signed.unrecognized_fields[SIGNED_AT] = int(self.now.timestamp())
+            if (reset := self.signed("root").unrecognized_fields.get(TIME_RESET)) is not None:
+                metadata.signed.unrecognized_fields[TIME_RESET] = reset["revision"]  # it is not what was wrong
         metadata.signatures.clear()
         for signer in keyring.of(self._keys(role) | self._former_keys(role)):
             metadata.sign(signer, append=True)
@@ -301,12 +343,17 @@ class Publication:
 
     def _write(self, roles: Iterable[Role]) -> None:
         try:
-            for name, data in self._files.items():
-                durable.make_folder((self.folder / name).parent)
-                durable.write(self.folder / name, data)
             durable.make_folder(self.folder / places.METADATA)
-            for role in roles:
-                durable.write(self.folder / self._file(role), self._roles[role].to_bytes(_COMPACT))
+            with lock.held(self.folder.with_name(f".{self.folder.name}.lock"), lambda: None):
+                if self._signings() != self._found:
+                    raise OperatorError(
+                        "Somebody else has signed in this folder meanwhile; nothing is changed.", hint="Do it again."
+                    )
+                for name, data in self._files.items():
+                    durable.make_folder((self.folder / name).parent)
+                    durable.write(self.folder / name, data)
+                for role in roles:
+                    durable.write(self.folder / self._file(role), self._roles[role].to_bytes(_COMPACT))
         except OSError as error:
             raise OperatorError(f"Cannot write into {self.folder}: {error.strerror}.") from error
 
@@ -320,11 +367,10 @@ def _delegations(profiles: SSlibKey, online: SSlibKey) -> Delegations:
     return Delegations({key.keyid: key for key in keys.values()}, roles)
 
 
-def _newest(folder: Path, role: Role) -> Metadata[Any] | None:
-    if role == "timestamp":
-        return _parsed(folder / "timestamp.json")
+def _newest(folder: Path, role: Role) -> int:
+    """The highest version that is there; 0 where there is none."""
     numbers = [int(path.name.partition(".")[0]) for path in folder.glob(f"*.{role}.json") if path.name[0].isdigit()]
-    return _version(folder, role, max(numbers)) if numbers else None
+    return max(numbers, default=0)
 
 
 def _version(folder: Path, role: Role, version: int) -> Metadata[Any] | None:

@@ -34,7 +34,9 @@ from node.store.db import Database
 
 log = logging.getLogger(__name__)
 
-_HOUR_S = 3600.0
+_HOUR_S, _DAY_S = 3600.0, 86_400.0
+# What a fleet's profile may not say, since what belongs to one node (its keys) would go there.
+_ADDRESSES = (("cloud", "url"), ("hub", "url"), ("hub", "node"), ("outbox", "callbacks"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,10 @@ class Trust:
             await self._load_floor()
         return self._now()
 
+    def least_time(self) -> float:
+        """What time it is at least, by the floor that was read last."""
+        return self._now()
+
     async def keep_time(self) -> float:
         """Raise the floor to now, as a node does every hour; returns now."""
         now = await self.now()
@@ -120,8 +126,16 @@ class Trust:
         if reset is not None and reset[0] > self._floor.reset:
             log.warning("the fleet's root keys reset this node's floor of the time", extra={"revision": reset[0]})
             await self._store.reset_time(*reset)
-        await self._store.lift(look.versions, look.signed_at)
+        await self._store.lift(look.versions, self._believable(look.signed_at))
         await self._load_floor()
+
+    def _believable(self, signed_at: float) -> float:
+        """A manager's clock may be in the future; a node whose own is right does not follow it there."""
+        most = self._clock.system() + _DAY_S
+        if signed_at <= most or not self._clock.synced():
+            return signed_at
+        log.warning("the fleet's repository was signed in the future", extra={"ahead_s": int(signed_at - most)})
+        return 0.0
 
     def _seen(self) -> Look:
         if self._look is None:
@@ -242,18 +256,29 @@ class Trust:
         """Forget copies of targets that nobody signs for any more."""
         signed = {digest for role in places.PATTERNS for digest, _ in look.targets_of(role).values()}
         folder = self._folder / "targets"
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if path.name not in signed:
-                path.unlink(missing_ok=True)
+        try:
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if path.name not in signed:
+                    path.unlink(missing_ok=True)
+        except OSError as error:  # they only take room
+            log.warning("old copies of targets cannot be removed", extra={"reason": str(error)})
 
 
 def refuse_paths(found: Profile) -> None:
-    """A fleet's profile names models, never files of a machine; raises UnusableProfile."""
+    """A fleet's profile names models, never files or addresses; raises UnusableProfile."""
     for key, value in _texts(found):
-        if "/" in value or "\\" in value or value.startswith(("~", ".")) or "\0" in value:
+        named = any(part in value for part in "/\\\0") or value.lower().endswith(".gguf")
+        if named or value.startswith(("~", ".", "@")):
             raise UnusableProfile(
                 f"The profile {found.name} sets {key} to {value[:100]!a}: a fleet's profile may not name a path.",
                 hint="Name a model, and give its SHA-256 as model_sha256.",
+            )
+
+    for section, key in _ADDRESSES:
+        if found.layer.get(section, {}).get(key):
+            raise UnusableProfile(
+                f"The profile {found.name} sets {section}.{key}: a fleet's profile may not name an address.",
+                hint="Each node's keys would go there; it belongs into its own node.toml.",
             )
 
 
@@ -262,6 +287,9 @@ def _texts(found: Profile) -> Iterator[tuple[str, str]]:
         value = found.layer.get("model", {}).get(key)
         if isinstance(value, str):
             yield f"model.{key}", value
+    for text in found.settings.prewarm.templates:
+        if text.startswith("@"):
+            yield "prewarm.templates", text
 
 
 def default_folder() -> Path:

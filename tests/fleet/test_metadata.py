@@ -62,8 +62,11 @@ def test_every_file_that_is_kept_is_synced(
 
 
 def test_what_is_below_the_floor_leaves_no_trace(tmp_path: Path, office: FleetOffice) -> None:
+    before = look_at(office, tmp_path / "b")
+    before.refresh()
+    floor = {place: 99 for place in before.versions if place.startswith("timestamp")}
     with pytest.raises(Exception, match="has seen 99"):
-        look_at(office, tmp_path / "a", floor=Floor({"timestamp": 99})).refresh()
+        look_at(office, tmp_path / "a", floor=Floor(floor)).refresh()
     assert not (tmp_path / "a" / "timestamp.json").exists()
 
 
@@ -72,7 +75,8 @@ def test_what_it_says_of_itself(tmp_path: Path, office: FleetOffice) -> None:
     assert (look.signed_at, look.time_reset) == (0.0, None)
     assert look.versions == {"root": 1}
     look.refresh()
-    assert look.versions == {"root": 1, "timestamp": 3, "snapshot": 3, "targets": 1, "profiles": 2, "rollouts": 2}
+    versions = {place.partition(" ")[0]: version for place, version in look.versions.items()}
+    assert versions == {"root": 1, "timestamp": 3, "snapshot": 3, "targets": 1, "profiles": 2, "rollouts": 2}
     assert look.signed_at == NOW
     ((target, (digest, length)),) = look.targets_of("rollouts").items()
     assert len(look.download("rollouts", target, 1 << 16)) == length

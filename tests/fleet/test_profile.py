@@ -64,6 +64,7 @@ def test_a_head_alone_asks_for_nothing() -> None:
         ("name = \x00", 1, "", "not valid TOML"),
         (HEAD + 'name = "b"', 3, "", "not valid TOML: Cannot overwrite"),
         (HEAD + "x = " + "[" * 5000 + "]" * 5000, 1, "", "nested too deeply"),
+        (HEAD + "x = " + "1" * 5000, 1, "", "a value that cannot be"),
         ("#" * (MAX_BYTES + 1), 1, "", "larger than a profile can be"),
     ],
 )

@@ -13,6 +13,7 @@ from node.errors import OperatorError
 from node.fleet import durable, keys
 from node.fleet.directive import Rollout
 from node.fleet.publish import DAYS, Keyring, Publication, today
+from node.fleet.refusal import UnsignedProfile
 from tests.support.fleets import TODAY, FleetOffice, fleet_node, profile
 
 
@@ -158,3 +159,68 @@ def test_no_secret_is_in_what_gets_uploaded(office: FleetOffice) -> None:
         if path.is_file():
             assert b"PRIVATE" not in path.read_bytes()
     assert json.loads((office.repository / "metadata" / "timestamp.json").read_bytes())["signed"]["version"] == 3
+
+
+def test_nodes_believe_a_new_root_only_by_the_old_keys(tmp_path: Path, office: FleetOffice) -> None:
+    before = names(office)
+    fresh = keys.make(tmp_path / "fresh.pem")
+    publication = office.open()
+    publication.replace_key("root", office.roots[0].public_key.keyid, fresh.public_key)
+    at_hand = Keyring((office.roots[1], fresh, office.online))  # two of the new ones, but one of the old ones
+    assert publication.missing(at_hand) == {"root": 1}
+    with pytest.raises(OperatorError, match=r"root \(1 more\)"):
+        publication.commit(at_hand)
+    assert names(office) == before
+
+
+def test_a_signing_that_was_cut_never_counts(office: FleetOffice, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = office.add(profile())
+    office.roll_out(digest, percent=10.0)
+    write = durable.write
+
+    def full(path: Path, data: bytes, mode: int = 0o644) -> None:
+        if "snapshot" in path.name:
+            raise OSError(28, "No space left on device")
+        write(path, data, mode)
+
+    monkeypatch.setattr(durable, "write", full)
+    with pytest.raises(OperatorError, match="No space"):
+        office.roll_out(digest, percent=100.0)
+    monkeypatch.setattr(durable, "write", write)
+    assert office.open().rollouts()[0].percent == 10.0
+    office.add(profile("other"))
+    assert office.open().rollouts()[0].percent == 10.0
+    office.roll_out(digest, percent=50.0)
+    assert office.open().rollouts()[0].percent == 50.0
+    assert "3.rollouts.json" in names(office)
+    assert office.open().version("rollouts") == 4, "a name never means two things"
+
+
+def test_two_who_sign_at_the_same_time_lose_nothing(office: FleetOffice) -> None:
+    office.roll_out(office.add(profile()))
+    first, second = office.open(), office.open()
+    first.drop_rollout("first")
+    second.renew("rollouts")
+    first.commit(office.everyone)
+    with pytest.raises(OperatorError, match="Somebody else has signed"):
+        second.commit(office.everyone)
+    assert office.open().rollouts() == []
+
+
+async def test_a_withdrawn_profile_cannot_be_chosen(tmp_path: Path, office: FleetOffice) -> None:
+    digest = office.add(profile())
+    rollout = office.roll_out(digest)
+    (target,) = office.open().profiles()
+    publication = office.open()
+    assert publication.drop_profile(target) == ["first"]
+    publication.commit(Keyring((office.offline, office.online)))
+    with pytest.raises(OperatorError, match="is not signed"):
+        office.open().put_rollout(rollout)
+    with pytest.raises(OperatorError, match="No profile"):
+        office.open().drop_profile(target)
+    with pytest.raises(OperatorError, match="No profile"):
+        office.open().drop_profile("indexes/a.json")
+    async with fleet_node(tmp_path / "node", office) as node:
+        assert (await node.trust.refresh()).rollouts == ()
+        with pytest.raises(UnsignedProfile):
+            await node.trust.profile(rollout)

@@ -9,11 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tuf.api.metadata import Metadata, Timestamp
 
 from node.errors import FleetError, SettingsError, TrustError
 from node.fleet import keys, places
 from node.fleet.directive import ChunkIndex, Rollout
-from node.fleet.publish import Keyring, Publication
+from node.fleet.profile import parse
+from node.fleet.publish import DAYS, Keyring, Publication
 from node.fleet.refusal import (
     BeyondDelegation,
     BrokenRepository,
@@ -220,6 +222,91 @@ async def test_the_root_keys_can_reset_a_time_that_was_wrong(tmp_path: Path, off
         assert (await node.trust.refresh()).rollouts
 
 
+async def test_a_reset_is_not_undone_by_a_timestamp_from_before_it(tmp_path: Path, office: FleetOffice) -> None:
+    """The manager's clock was wrong; then `timestamp.json`, which is uploaded last, comes later than the root."""
+    clock = FixedClock(synced=False)
+    clock.now = 0.0
+    async with fleet_node(tmp_path / "node", office, clock) as node:
+        office.renew(days=200)
+        await node.trust.refresh()
+        assert await node.trust.now() == office.now.timestamp()
+        wrong = (office.repository / "metadata" / "timestamp.json").read_bytes()
+        office.now = TODAY
+        publication = office.open()
+        publication.reset_time()
+        publication.commit(office.everyone)
+        right = (office.repository / "metadata" / "timestamp.json").read_bytes()
+        (office.repository / "metadata" / "timestamp.json").write_bytes(wrong)
+        await node.trust.refresh()
+        (office.repository / "metadata" / "timestamp.json").write_bytes(right)
+        assert (await node.trust.refresh()).rollouts
+        assert await node.trust.now() == TODAY.timestamp()
+
+
+async def test_a_node_whose_clock_is_right_follows_nobody_into_the_future(tmp_path: Path, office: FleetOffice) -> None:
+    async with fleet_node(tmp_path / "node", office) as node:
+        office.renew(days=200)
+        await node.trust.refresh()
+        assert await node.trust.now() == TODAY.timestamp()
+        office.now = TODAY
+        office.renew(days=0)
+        assert (await node.trust.refresh()).rollouts
+
+
+async def test_the_online_key_cannot_say_that_all_is_over(tmp_path: Path, office: FleetOffice) -> None:
+    clock = FixedClock(synced=False)
+    clock.now = 0.0
+    async with fleet_node(tmp_path / "node", office, clock) as node:
+        office.now += timedelta(days=364)  # whoever has the online key can sign this
+        publication = office.open()
+        publication.renew("timestamp")
+        publication.commit(Keyring((office.online,)), DAYS | {"timestamp": 90_000})
+        path = office.repository / "metadata" / "timestamp.json"
+        forged = Metadata[Timestamp].from_bytes(path.read_bytes())
+        forged.signed.unrecognized_fields["x-outpost-signed-at"] = 90_000_000_000
+        forged.signatures.clear()
+        forged.sign(office.online)
+        path.write_bytes(forged.to_bytes())
+        await node.trust.refresh()
+        assert await node.trust.now() <= (TODAY + timedelta(days=365)).timestamp(), "the profiles' end"
+
+
+async def test_a_stolen_key_cannot_stop_updates_for_ever(tmp_path: Path, node: FleetNode, office: FleetOffice) -> None:
+    stolen = office.open()  # what it signed last has the highest version there can be
+    for role in ("rollouts", "snapshot", "timestamp"):
+        stolen.signed(role).version = 1 << 40  # type: ignore[arg-type]
+    stolen.renew("rollouts")
+    before = office.copy("before")
+    stolen.commit(office.everyone)
+    await node.trust.refresh()
+    offer(office, before)
+    with pytest.raises(OldRepository):
+        await node.trust.refresh()
+    new_online = keys.make(tmp_path / "online.pem")
+    publication = office.open()
+    publication.replace_key("online", office.online.public_key.keyid, new_online.public_key)
+    publication.commit(Keyring((*office.roots, office.offline, new_online)))
+    assert (await node.trust.refresh()).rollouts
+    offer(office, before)
+    with pytest.raises(WrongKey):
+        await node.trust.refresh()
+
+
+async def test_a_target_without_our_hash_is_refused_alone(node: FleetNode, office: FleetOffice) -> None:
+    publication = office.open()
+    publication._put("rollouts", places.rollout_target("odd"), b"{}")
+    publication.signed("rollouts").targets[places.rollout_target("odd")].hashes = {"sha512": "a" * 128}
+    publication.commit(office.everyone)
+    found = await node.trust.refresh()
+    assert [rollout.name for rollout in found.rollouts] == ["first"]
+    assert "without its SHA-256" in found.refused[0].error.message
+
+
+async def test_a_folder_among_the_copies_stops_nothing(node: FleetNode) -> None:
+    (node.folder / "targets" / "lost+found").mkdir(parents=True)
+    assert (await node.trust.refresh()).rollouts
+
+
 async def test_a_wrong_key_is_refused(tmp_path: Path, node: FleetNode, office: FleetOffice) -> None:
     stranger = FleetOffice(tmp_path / "stranger")
     stranger.roll_out(stranger.add(profile()))
@@ -342,11 +429,27 @@ async def test_a_signed_rollout_that_makes_no_sense_is_refused_alone(
     assert len(found.refused) == 1
 
 
-@pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "~/x.gguf", "a/b", ".hidden", "a\\b"])
+@pytest.mark.parametrize("path", ["../../etc/passwd", "/etc/passwd", "~/x.gguf", "a/b", ".hidden", "a\\b", "own.GGUF"])
 def test_a_profile_may_not_name_a_path(path: str) -> None:
     with pytest.raises(UnusableProfile, match="may not name a path"):
         refuse_paths(profile(model=path.replace("\\", "\\\\")))
     refuse_paths(profile(model="smollm2-135m-instruct"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ('[settings.prewarm]\ntemplates = ["Hello", "@/etc/shadow"]', "a path"),
+        ('[settings.cloud]\nurl = "https://example.com/v1"', "an address"),
+        ('[settings.hub]\nurl = "https://example.com"', "an address"),
+        ('[settings.hub]\nnode = "0123456789abcdef"', "an address"),
+    ],
+)
+def test_a_profile_may_not_send_a_node_s_files_and_keys_elsewhere(setting: str, word: str) -> None:
+    text = f'name = "kiosk"\ndescription = "A kiosk"\n{setting}\n'
+    with pytest.raises(UnusableProfile, match=f"may not name {word}"):
+        refuse_paths(parse(text, "a test"))
+    refuse_paths(parse('name = "kiosk"\ndescription = "A"\n[settings.cloud]\npolicy = "ask"\n', "a test"))
 
 
 async def test_a_signed_profile_that_names_a_path_is_refused(node: FleetNode, office: FleetOffice) -> None:
