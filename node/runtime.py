@@ -146,7 +146,7 @@ class Node:
     async def _report(self, told: Mapping[str, object]) -> None:
         """How an update ended, for whoever looks after the fleet; it waits for the network like all else."""
         if self.post.outbox is not None:
-            key = f"rollout-{told['rollout']}-{told['revision']}"
+            key = f"rollout-{told['rollout']}-{told['revision']}-{told['outcome']}"
             await self.post.outbox.put("report", msgspec.json.encode(told), key=key)
 
     async def activate(self, model: str, profile: str, probation_s: float) -> Mapping[str, Any]:

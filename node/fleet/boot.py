@@ -20,7 +20,7 @@ from node.fleet import durable, fit
 from node.fleet.apply import Applier, Host, Terms, located, pin
 from node.fleet.installed import InMemory, Installed, Ledger
 from node.fleet.manager import Manager as FleetManager
-from node.fleet.membership import WALL, Manager, Membership, Report
+from node.fleet.membership import WALL, Manager, Membership, Report, wall
 from node.fleet.pinned import Pinned
 from node.fleet.profile import Profile
 from node.fleet.rollout import started, step
@@ -58,6 +58,7 @@ class Upkeep:
         self.manager: Manager | None = None
         self.report: Report | None = None
         self.node_id = ""
+        self._clock = WALL
         self._settings_of, self._chosen = settings_of, chosen
         self._on_trial = False
         self._left: list[Callable[[], Profile | None]] = []
@@ -116,6 +117,7 @@ class Upkeep:
         self.node_id = self.node_id or node_id(home() / "fleet")
         chunks = ChunkStore()
         trust = Trust(fleet, self.database)
+        self._clock = wall(trust.least_time)
         self.manager = self.manager or FleetManager(fleet, trust, chunks, self.node_id, peers)
         return chunks
 
@@ -125,7 +127,7 @@ class Upkeep:
             self.ledger,
             self.slots,
             Applier(host, self.terms(started), self.profile),
-            WALL,
+            self._clock,
             self.former,
             Membership(self.node_id, started.fleet.ring, started.fleet.poll_s),
             self.manager,

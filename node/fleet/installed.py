@@ -103,7 +103,7 @@ def after(memory: Memory, update: Update) -> Memory:
     """What is remembered once `update` is written."""
     name, digest, revision = update.rollout.name, update.rollout.profile_sha256, update.rollout.revision
     ended, denied = dict(memory.ended), dict(memory.denied)
-    if update.state == "report":
+    if update.state == "report" and update.outcome != "dropped":
         ended[name] = max(revision, ended.get(name, 0))
         if update.outcome in BAD:
             denied[digest] = max(revision, denied.get(digest, 0))
@@ -129,7 +129,7 @@ def _write(db: sqlite3.Connection, update: Update) -> None:
         db.execute("DELETE FROM updating")
         return
     db.execute("INSERT OR REPLACE INTO updating (id, data) VALUES (1, ?)", (msgspec.msgpack.encode(_row(update)),))
-    if update.state != "report":
+    if update.state != "report" or update.outcome == "dropped":  # what was called off may be called for again
         return
     db.execute(
         "INSERT INTO updated (name, revision, outcome) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from node.errors import NodeError
+from node.fleet import part, profiles
 from node.fleet.budget import Budget
 from node.fleet.directive import Rollout
 from node.fleet.fetch import Fetch, Fetched
@@ -20,6 +23,8 @@ from node.models.download import Report
 from node.settings import Fleet
 
 log = logging.getLogger(__name__)
+
+_BROUGHT = re.compile(r"([0-9a-f]{64}\.gguf)(\.part|\.flight)?")
 
 
 class Manager:
@@ -76,6 +81,25 @@ class Manager:
                 "far_bytes": self.last.cost,
             },
         )
+
+    async def tidy(self, keep: Collection[Profile]) -> None:
+        """Remove model files that the fleet brought and that none of these profiles names. Never raises."""
+        await asyncio.to_thread(_tidy, {profile.model_sha256 for profile in keep})
+
+
+def _tidy(keep: set[str]) -> None:
+    folder = weights.folder()
+    try:
+        if profiles.in_use_file().exists():  # what a start serves where the fleet's profiles are of no use
+            keep = keep | {profiles.read(profiles.in_use_file()).model_sha256}
+        kept = {f"{sha256}.gguf" for sha256 in keep} | {entry.file for entry in catalog.load().entries}
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            found = _BROUGHT.fullmatch(path.name)
+            if found and found[1] not in kept and not part.is_growing(folder / found[1]):
+                path.unlink(missing_ok=True)
+                log.info("a model file that no profile names is removed", extra={"file": path.name})
+    except (OSError, NodeError) as error:
+        log.warning("old model files cannot be removed", extra={"reason": str(error)})
 
 
 def model_path(profile: Profile) -> Path:

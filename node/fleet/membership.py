@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -33,6 +33,9 @@ class Manager(Protocol):
     async def fetch(self, profile: Profile) -> None:
         """Put the profile's model file in place, or mend it; raises NodeError."""
 
+    async def tidy(self, keep: Collection[Profile]) -> None:
+        """Remove what none of these profiles needs any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -44,12 +47,21 @@ class Clock:
     dice: Callable[[], float] = random.random
 
 
-def _local_minute() -> int:
-    now = time.localtime()
-    return now.tm_hour * 60 + now.tm_min
+def _minute_of(now: float) -> int:
+    local = time.localtime(now)
+    return local.tm_hour * 60 + local.tm_min
 
 
-WALL: Final = Clock(time.time, time.monotonic, _local_minute)
+def wall(least: Callable[[], float], system: Callable[[], float] = time.time) -> Clock:
+    """The wall clock, except where it is behind what is surely past: many a machine begins in 1970."""
+
+    def now() -> float:
+        return max(system(), least())
+
+    return Clock(now, time.monotonic, lambda: _minute_of(now()))
+
+
+WALL: Final = wall(lambda: 0.0)
 
 
 @dataclass(frozen=True, slots=True)

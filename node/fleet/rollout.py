@@ -30,6 +30,7 @@ Word = Event | Literal["broken", "timed out", "dropped", "committed", "restored"
 Outcome = Literal["", "committed", "failed", "rejected", "timed out", "rolled back", "dropped"]
 Source = Literal["fleet", "local"]
 
+LOCAL: Final = "local"
 MOST_STEPS: Final = 28  # of one update; Mender's bound
 MOST_DEATHS: Final = 3  # of a node under the new profile; a power cut looks the same, so one is not enough
 _WAY_OUT: Final = 3  # steps from anywhere to the end, taken from the bound
@@ -171,6 +172,30 @@ def window_open(rollout: Rollout, minute: int) -> bool:
     return not rollout.window or any(
         begin <= minute < end if begin <= end else minute >= begin or minute < end for begin, end in rollout.window
     )
+
+
+def is_same(now: Rollout, then: Rollout) -> bool:
+    """Whether a rollout still means what it meant, whatever else was changed of it."""
+    return (now.name, now.profile_sha256) == (then.name, then.profile_sha256)
+
+
+def local(profile: str, digest: str, revision: int, probation_s: float) -> Rollout:
+    """What an operator's word amounts to."""
+    return Rollout(
+        name=LOCAL,
+        revision=revision,
+        profile=profile,
+        profile_sha256=digest,
+        timeout_s=3600.0,
+        probation_s=probation_s,
+    )
+
+
+def status_of(update: Update) -> dict[str, object]:
+    """How far it is, for people."""
+    rollout = update.rollout
+    told = {"state": update.state, "to": rollout.profile, "rollout": rollout.name}
+    return {**told, "revision": rollout.revision, "step": update.steps}
 
 
 def report_of(update: Update, node: str) -> dict[str, object]:

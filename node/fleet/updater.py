@@ -23,28 +23,29 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-from node.errors import Conflict, EngineFailed, NodeError, OperatorError, Unfit
+from node.errors import Conflict, EngineFailed, NodeError, OperatorError, SettingsError, Unfit
+from node.fleet import rollout as machine
 from node.fleet.apply import Applier, Damaged
 from node.fleet.choice import choose
 from node.fleet.directive import Rollout
 from node.fleet.examine import Figures
 from node.fleet.installed import Ledger, Memory, after
 from node.fleet.membership import ALONE, Clock, Manager, Membership, Report
+from node.fleet.pauses import Pauses, taken
 from node.fleet.profile import Profile
-from node.fleet.rollout import State, Update, Word, report_of, step, takes_part, window_open
+from node.fleet.refusal import UnsignedProfile, UnusableProfile
+from node.fleet.rollout import LOCAL, State, Update, Word, step, takes_part, window_open
 from node.fleet.slots import Slots, digest_of
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 30.0  # after what did not work
-_STAGED_S = 5.0  # between two looks whether it may begin
-_MOST_WATCH_S = 15.0  # between two looks at a model in probation
-_LOOKS = 4  # in a short probation
-LOCAL: Final = "local"
+_PATIENCE_S = 10.0  # of an operator, while the fleet's repository is looked at
+_FRESH_S = 60.0  # for how long it need not be asked again whether a switch is still wanted
+_LEAST_FETCH_S = 60.0  # before a fetch is interrupted to look whether it is still wanted
 
 Answer = tuple[Word, str, Mapping[str, str]]
 
@@ -79,6 +80,8 @@ class Updater:
         self._busy = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._waits_for = ""
+        self._pauses = Pauses(clock)
+        self._has_switched = False  # and could not write it down yet
         self._last: dict[str, object] = {}
         self._do: Mapping[State, Callable[[Update], Awaitable[Answer | None]]] = {
             "check": self._check,
@@ -96,6 +99,7 @@ class Updater:
         """Take up what a former life left; raises StoreFailed."""
         await self.load()
         self._task = asyncio.create_task(self._run(), name="updater")
+        self._task.add_done_callback(_ended)
 
     async def load(self) -> None:
         """Know what a former life left; raises StoreFailed."""
@@ -109,16 +113,17 @@ class Updater:
             await asyncio.gather(self._task, return_exceptions=True)
         update = self._memory.update
         if update is not None and update.state in ("switch", "probation"):
-            await self._write(replace(self._with_served(update), clean=True))
+            try:
+                await self._write(replace(self._with_served(update), clean=True))
+            except NodeError as error:  # the next start then takes this one for a crash, which it survives
+                log.warning("a clean end cannot be noted", extra={"reason": error.message})
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
         """The profile that serves, and how far an update has come."""
         serving, update = self._applier.serving, self._memory.update
         told: dict[str, Any] = {"profile": serving.name if serving else "none", "state": "idle"}
         if update is not None:
-            rollout = update.rollout
-            told |= {"state": update.state, "to": rollout.profile, "rollout": rollout.name}
-            told |= {"revision": rollout.revision, "step": update.steps}
+            told |= machine.status_of(update)
             told |= {"waits_for": self._waits_for} if self._waits_for else {}
         if restart := self._applier.terms.needs_restart(serving):
             told["needs_restart_for"] = " ".join(restart)
@@ -130,24 +135,21 @@ class Updater:
 
     async def activate(self, profile: Profile, probation_s: float) -> Mapping[str, Any]:
         """Switch to a profile by an operator's word; raises Conflict while another update is on its way."""
-        async with self._busy:
-            if self._memory.update is not None:
-                state = self._memory.update.state
-                raise Conflict(f"An update is on its way ({state}); wait for its end.", retry_after=5)
+        self._refuse_second()
+        async with taken(self._busy, _PATIENCE_S):
+            self._refuse_second()
             digest = self._slots.put(profile)
             known = max(self._memory.ended.get(LOCAL, 0), self._memory.denied.get(digest, 0))
-            rollout = Rollout(
-                name=LOCAL,
-                revision=known + 1,
-                profile=profile.name,
-                profile_sha256=digest,
-                timeout_s=3600.0,
-                probation_s=probation_s,
-            )
-            await self._write(Update(rollout, "local", self._clock.now()))
+            chosen = machine.local(profile.name, digest, known + 1, probation_s)
+            await self._write(Update(chosen, "local", self._clock.now()))
         log.info("an operator activates a profile", extra={"profile": profile.name})
         self.wake()
         return self.status()["update"]
+
+    def _refuse_second(self) -> None:
+        if self._memory.update is not None:
+            state = self._memory.update.state
+            raise Conflict(f"An update is on its way ({state}); wait for its end.", retry_after=5)
 
     async def activate_named(self, model: str, profile: str, probation_s: float) -> Mapping[str, Any]:
         """The same for a model or a profile by its name; see `choice`."""
@@ -157,6 +159,7 @@ class Updater:
     async def turn(self) -> float:
         """One step of the update on its way, or one look for a new one; gives the seconds until the next."""
         async with self._busy:
+            await self._follow_clock()
             update = self._memory.update
             if update is None:
                 return await self._look()
@@ -164,7 +167,7 @@ class Updater:
             if answer is None:
                 answer = await self._do[update.state](update)
             if answer is None:
-                return self._pause(update.state)
+                return self._pauses.within(self._memory.update or update)
             await self._move(update, *answer)
         return 0.0
 
@@ -175,17 +178,25 @@ class Updater:
             self._wake.clear()
             try:
                 pause = await self.turn()
-            except NodeError as error:
-                log.warning("an update waits", extra={"reason": error.message})
-                self._waits_for, pause = error.message, self._jittered(_AGAIN_S)
+                self._pauses.smooth()
+            except (NodeError, OSError) as error:
+                reason = error.message if isinstance(error, NodeError) else str(error)
+                log.warning("an update waits", extra={"reason": reason})
+                self._waits_for, pause = reason, self._pauses.after_trouble(self._memory.update)
             if pause:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
 
+    async def _follow_clock(self) -> None:
+        """A clock that is set (a machine without one learns the time) makes no update older than it is."""
+        set_by, update = self._pauses.set_by(), self._memory.update
+        if set_by and update is not None:
+            await self._write(replace(update, began=update.began + set_by))
+
     async def _look(self) -> float:
         """Ask the manager, and begin what this node is to do and has not done."""
-        poll_s = self._jittered(self._membership.poll_s)
+        poll_s = self._pauses.jittered(self._membership.poll_s)
         if self._manager is None:
             return poll_s
         found = await self._manager.refresh()
@@ -195,18 +206,23 @@ class Updater:
                 await self._write(Update(rollout, "fleet", self._clock.now()))
                 log.info("a rollout begins here", extra={"rollout": rollout.name, "revision": rollout.revision})
                 return 0.0
-        await self._mend()
+        await self._mend(found.rollouts)
         return poll_s
 
     def _wants(self, rollout: Rollout) -> bool:
-        takes = takes_part(rollout, self._membership.node, self._membership.ring)
-        due = not rollout.stopped and rollout.start <= self._clock.now()
+        due = self._takes_part(rollout) and rollout.start <= self._clock.now()
         news = rollout.profile_sha256 != self._slots.current
-        return takes and due and news and self._memory.wants(rollout)
+        return due and news and self._memory.wants(rollout)
 
-    async def _mend(self) -> None:
+    async def _mend(self, rollouts: Sequence[Rollout]) -> None:
         """What is committed should serve; where its file was damaged at the start, something else does."""
         committed = self._slots.get(self._slots.current) if self._slots.current else None
+        if committed is None and self._manager is not None:
+            for rollout in rollouts:
+                if rollout.profile_sha256 == self._slots.current:
+                    committed = await self._manager.profile(rollout)
+                    self._slots.put(committed)
+                    break
         if committed is None or self._manager is None or self._applier.is_serving(committed):
             return
         await self._manager.fetch(committed)
@@ -220,54 +236,62 @@ class Updater:
         age = self._clock.now() - update.began
         if age > update.rollout.timeout_s:
             return "timed out", f"it was in {update.state} after {age:.0f} s", {"waits_for": self._waits_for}
-        if update.source == "fleet" and self._manager is not None and self._is_time_to_look():
-            with contextlib.suppress(NodeError):  # the repository cannot be reached: what was wanted still is
-                self._looked_at = self._clock.uptime()
-                found = await self._manager.refresh()
-                if not any(self._is_still_wanted(one, update.rollout) for one in found.rollouts):
-                    return "dropped", "the fleet's manager stopped or replaced the rollout", {}
+        return await self._dropped(update, self._membership.poll_s)
+
+    async def _dropped(self, update: Update, fresh_s: float) -> Answer | None:
+        """Whether it is not wanted any more, by a look that is no older than that."""
+        if update.source != "fleet" or self._manager is None or self._clock.uptime() - self._looked_at < fresh_s:
+            return None
+        with contextlib.suppress(NodeError):  # the repository cannot be reached: what was wanted still is
+            self._looked_at = self._clock.uptime()
+            found = await self._manager.refresh()
+            if not any(machine.is_same(one, update.rollout) and self._takes_part(one) for one in found.rollouts):
+                return "dropped", "the fleet's manager stopped or replaced the rollout", {}
         return None
 
-    def _is_time_to_look(self) -> bool:
-        return self._clock.uptime() - self._looked_at >= self._membership.poll_s
-
-    def _is_still_wanted(self, now: Rollout, then: Rollout) -> bool:
-        same = (now.name, now.profile_sha256) == (then.name, then.profile_sha256)
-        return same and not now.stopped and takes_part(now, self._membership.node, self._membership.ring)
+    def _takes_part(self, rollout: Rollout) -> bool:
+        return not rollout.stopped and takes_part(rollout, self._membership.node, self._membership.ring)
 
     async def _check(self, update: Update) -> Answer | None:
         try:
             profile = await self._profile(update)
-            if profile is None:
-                return None
+        except (UnsignedProfile, UnusableProfile) as error:  # whatever else is wrong may be right at the next try
+            return "refused", error.message, {}
+        try:
             self._fits(profile)
             self._applier.terms.hot(profile)
-        except OperatorError as error:
+        except SettingsError as error:
             return "refused", error.message, {}
         return "accepted", "", {}
 
-    async def _profile(self, update: Update) -> Profile | None:
-        """From the slots, or else from the manager into them; None where it must be somebody's and is nobody's."""
+    async def _profile(self, update: Update) -> Profile:
+        """From the slots, or else from the manager into them; raises UnusableProfile where it is nobody's."""
         digest = update.rollout.profile_sha256
         if (kept := self._slots.get(digest)) is not None:
             return kept
         if self._manager is None:
-            raise OperatorError(f"The profile {update.rollout.profile} is not on this node any more.")
+            raise UnusableProfile(f"The profile {update.rollout.profile} is not on this node any more.")
         profile = await self._manager.profile(update.rollout)
         if digest_of(profile) != digest:
-            raise OperatorError(f"The profile {profile.name} is not the one that the rollout chose.")
+            raise UnusableProfile(f"The profile {profile.name} is not the one that the rollout chose.")
         self._slots.put(profile)
         return profile
 
     async def _fetch(self, update: Update) -> Answer | None:
+        """Not for longer than until the next look: somebody may drip bytes, and the manager may have stopped it."""
         profile = await self._profile(update)
-        if profile is not None and update.source == "fleet" and self._manager is not None:
-            await self._manager.fetch(profile)
+        if update.source == "fleet" and self._manager is not None:
+            left = update.rollout.timeout_s - (self._clock.now() - update.began)
+            try:
+                async with asyncio.timeout(max(_LEAST_FETCH_S, min(self._membership.poll_s, left))):
+                    await self._manager.fetch(profile)
+            except TimeoutError:
+                self._waits_for = "the rest of its model file"
+                return None
         return "fetched", "", {}
 
     async def _verify(self, update: Update) -> Answer | None:
         profile = await self._profile(update)
-        assert profile is not None, "it was checked"
         try:
             await self._applier.verify(profile)
         except Damaged as error:
@@ -276,19 +300,20 @@ class Updater:
 
     async def _staged(self, update: Update) -> Answer | None:
         profile = await self._profile(update)
-        assert profile is not None, "it was checked"
         self._waits_for = self._applier.may_switch(profile) if update.source == "fleet" else ""
         if update.source == "fleet" and not window_open(update.rollout, self._clock.minute()):
             self._waits_for = "the maintenance window"
         if update.source == "fleet" and not self._powered():
             self._waits_for = "mains power"
-        return None if self._waits_for else ("ready", "", {})
+        if self._waits_for:
+            return None
+        return await self._dropped(update, _FRESH_S) or ("ready", "", {})
 
     async def _switch(self, update: Update) -> Answer | None:
         profile = await self._profile(update)
-        assert profile is not None, "it was checked"
         try:
-            self._figures = await self._applier.switch(profile)
+            if not self._has_switched:
+                self._figures = await self._applier.switch(profile)
         except Damaged as error:
             return "damaged", error.message, {}
         except Unfit as error:
@@ -298,6 +323,7 @@ class Updater:
                 self._waits_for = error.message
                 return None
             return "broken", error.message, {}
+        self._has_switched = True
         self._served_since = self._clock.uptime()
         return "switched", "", self._figures.evidence
 
@@ -320,14 +346,25 @@ class Updater:
 
     async def _commit(self, update: Update) -> Answer:
         await asyncio.to_thread(self._slots.point, update.rollout.profile_sha256)
+        if self._manager is not None:
+            named = filter(None, (self._slots.current, self._slots.previous))
+            await self._manager.tidy([kept for digest in named if (kept := self._slots.get(digest)) is not None])
         return "committed", "", {}
 
     async def _rollback(self, update: Update) -> Answer:
-        await self._applier.restore(self._former())
+        former = self._former()
+        try:
+            await self._applier.restore(former)
+        except Damaged:  # or removed, since another one was served
+            if former is None or self._manager is None:
+                raise
+            await self._manager.refresh()
+            await self._manager.fetch(former)
+            await self._applier.restore(former)
         return "restored", "", {}
 
     async def _reporting(self, update: Update) -> Answer:
-        told = report_of(update, self._membership.node)
+        told = machine.report_of(update, self._membership.node)
         if self._report is not None and update.source == "fleet":
             await self._report(told)
         self._last = {key: told[key] for key in ("rollout", "revision", "profile", "outcome", "reason")}
@@ -336,7 +373,7 @@ class Updater:
     async def _move(self, update: Update, word: Word, reason: str, evidence: Mapping[str, str]) -> None:
         was, update = update.state, step(self._with_served(update), word, reason, evidence)
         await self._write(update)
-        self._waits_for = ""
+        self._waits_for, self._has_switched = "", False
         level = logging.WARNING if word in ("failed", "broken", "damaged", "timed out", "refused") else logging.INFO
         told = {"rollout": update.rollout.name, "from": was, "to": update.state, "reason": reason}
         log.log(level, "an update goes on: %s", word, extra=told)
@@ -355,12 +392,7 @@ class Updater:
         self._memory = Memory(update, self._memory.ended, self._memory.denied)  # which the disk need not know yet
         return update
 
-    def _pause(self, state: State) -> float:
-        if state == "probation" and self._memory.update is not None:
-            probation_s = self._memory.update.rollout.probation_s
-            left = probation_s - self._memory.update.served_s
-            return max(0.01, min(_MOST_WATCH_S, probation_s / _LOOKS, left))
-        return self._jittered(_STAGED_S if state == "staged" else _AGAIN_S)
 
-    def _jittered(self, seconds: float) -> float:
-        return seconds * (0.75 + 0.5 * self._clock.dice())
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("this node follows its fleet no more until it is started again", exc_info=error)

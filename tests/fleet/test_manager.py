@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from node.errors import SettingsError
+from node.fleet import part, profiles
+from node.fleet.directive import Chunk, ChunkIndex
 from node.fleet.manager import Manager, model_path, origins
 from node.fleet.profile import parse
 from node.fleet.share import ChunkStore
@@ -82,3 +84,33 @@ def test_the_places_and_what_they_may_cost() -> None:
     assert (paid.budget.limit, paid.budget.metered) == (7, True)
     with pytest.raises(SettingsError, match=r"fleet\.url"):
         origins(Fleet(url="http://a.example"))
+
+
+async def test_model_files_that_no_profile_names_go(home: Path, tmp_path: Path) -> None:
+    office = FleetOffice(tmp_path / "office")
+    folder = weights.folder()
+    folder.mkdir(parents=True)
+    old, kept, growing, hand = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
+    for name in (*(f"{one}.gguf" for one in (old, kept, hand)), f"{old}.gguf.part", f"{old}.gguf.flight"):
+        (folder / name).write_text("weights")
+    (folder / "operators-own.gguf").write_text("weights")
+    (folder / f"{old}.gguf.txt").write_text("notes")
+    profiles.use(parse(TEXT.format(hand, "by-hand"), "test"))
+    index = ChunkIndex(sha256=growing, size=1, chunks=(Chunk(length=1, sha256=growing),))
+    async with fleet_node(tmp_path / "node", office) as node:
+        manager = Manager(Fleet(url=str(office.repository)), node.trust, ChunkStore())
+        with part.opened(folder / f"{growing}.gguf", index):
+            await manager.tidy([parse(TEXT.format(kept, "new-model"), "test")])
+        left = {path.name for path in folder.iterdir()}
+        ours = {f"{kept}.gguf", f"{hand}.gguf", f"{growing}.gguf.part", f"{growing}.gguf.flight"}
+        assert left == ours | {"operators-own.gguf", f"{old}.gguf.txt"}
+        await manager.tidy([parse(TEXT.format(kept, "new-model"), "test")])
+        assert not (folder / f"{growing}.gguf.part").exists(), "nobody fetches it any more"
+
+
+async def test_what_cannot_be_tidied_is_told(home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    office = FleetOffice(tmp_path / "office")
+    (weights.folder() / f"{'a' * 64}.gguf").mkdir(parents=True)
+    async with fleet_node(tmp_path / "node", office) as node:
+        await Manager(Fleet(url=str(office.repository)), node.trust, ChunkStore()).tidy([])
+    assert "cannot be removed" in caplog.text

@@ -9,12 +9,22 @@ from typing import get_args
 
 import pytest
 
-from node.errors import Conflict, EngineFailed, FleetError, Overloaded, SettingsError, Unavailable
-from node.fleet.apply import Applier, Terms
+from node.errors import (
+    Conflict,
+    EngineFailed,
+    FleetError,
+    Overloaded,
+    SettingsError,
+    StoreFailed,
+    Unavailable,
+    Unreachable,
+)
+from node.fleet.apply import Applier, Damaged, Terms
 from node.fleet.boot import Upkeep, over
 from node.fleet.installed import InMemory, Installed, Ledger, _write
-from node.fleet.membership import Membership
+from node.fleet.membership import Clock, Membership
 from node.fleet.profile import Profile
+from node.fleet.refusal import MixedRepository
 from node.fleet.rollout import MOST_DEATHS, State, Update
 from node.fleet.slots import Slots, digest_of
 from node.fleet.updater import Updater
@@ -116,6 +126,7 @@ async def test_a_good_rollout_is_committed_and_reported(kit: Kit, manager: FakeM
     await kit.go()
     assert kit.hands.at - began >= 60
     assert kit.upkeep.slots.current == digest_of(NEW)
+    assert manager.kept == {"new"}
     (told,) = kit.reports
     assert (told["outcome"], told["rollout"], told["node"]) == ("committed", "spring", "node-1")
     assert "ttft_s" in told["evidence"]  # type: ignore[operator]
@@ -531,3 +542,147 @@ async def test_clean_reboots_are_no_deaths_and_good_time_adds_up(
     await kit.go()
     assert kit.reports[0]["outcome"] == "committed"
     assert kit.reports[0]["deaths"] == 0
+
+
+async def test_a_profile_that_cannot_be_had_now_is_no_refusal(kit: Kit, manager: FakeManager) -> None:
+    manager.wants(rollout(NEW))
+    await kit.updater.turn()
+    for error in (Unreachable("no way"), MixedRepository("being copied"), StoreFailed("full"), FleetError("full")):
+        manager.failing = [error]
+        with pytest.raises(type(error)):
+            await kit.updater.turn()
+        assert kit.state == "check", "a bad moment of the network must not count against the rollout"
+    await kit.go()
+    assert kit.serves == "new"
+
+
+async def test_a_stopped_rollout_is_not_switched_to_when_its_window_opens(kit: Kit, manager: FakeManager) -> None:
+    minute = kit.hands.clock.minute()
+    wanted = rollout(NEW, window=(((minute + 10) % 1440, (minute + 60) % 1440),))
+    manager.wants(wanted)
+    await kit.go("staged")
+    manager.wants(rollout(NEW, stopped=True))
+    kit.hands.at += 10 * 60  # less than until the next look
+    await kit.go()
+    assert (kit.reports[0]["outcome"], kit.serves) == ("dropped", "old")
+    manager.wants(rollout(NEW))
+    await kit.go("probation")
+    assert kit.serves == "new", "what was called off may be called for again"
+
+
+async def test_an_operator_is_answered_while_a_fetch_lasts(
+    kit: Kit, manager: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = asyncio.Event()
+
+    async def endless(profile: Profile) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(manager, "fetch", endless)
+    manager.wants(rollout(NEW))
+    await kit.go("fetch")
+    turn = asyncio.create_task(kit.updater.turn())
+    await began.wait()
+    async with asyncio.timeout(5):
+        with pytest.raises(Conflict, match="on its way"):
+            await kit.updater.activate(BAD, 0.0)
+    turn.cancel()
+    await asyncio.gather(turn, return_exceptions=True)
+
+
+async def test_a_fetch_that_never_ends_is_interrupted_and_runs_out_of_time(
+    kit: Kit, manager: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def drips(profile: Profile) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("node.fleet.updater._LEAST_FETCH_S", 0.01)
+    monkeypatch.setattr(manager, "fetch", drips)
+    monkeypatch.setattr(kit.updater, "_membership", Membership("node-1", "lab", 0.01))
+    manager.wants(rollout(NEW, timeout_s=100.0))
+    await kit.go()
+    assert asked > 1
+    assert (kit.reports[0]["outcome"], kit.serves) == ("timed out", "old")
+
+
+async def test_a_clock_that_is_set_ends_no_update(kit: Kit, manager: FakeManager) -> None:
+    minute = kit.hands.clock.minute()
+    manager.wants(rollout(NEW, window=(((minute + 5) % 1440, (minute + 4) % 1440),)))
+    await kit.go("staged")
+    monotonic = kit.hands.at
+    kit.updater._clock = kit.updater._pauses._clock = Clock(
+        lambda: kit.hands.at + 1e9, lambda: kit.hands.at, lambda: (minute + 6) % 1440, lambda: 0.5
+    )
+    await kit.updater.turn()
+    assert kit.hands.at == monotonic
+    await kit.go()
+    assert kit.reports[0]["outcome"] == "committed", "a machine without a clock has learnt the time"
+
+
+async def test_a_switch_that_could_not_be_written_down_is_not_made_twice(kit: Kit, manager: FakeManager) -> None:
+    class Full(InMemory):
+        full = False
+
+        async def write(self, update: Update) -> None:
+            if self.full:
+                raise StoreFailed("the disk is full")
+            await super().write(update)
+
+    ledger = kit.updater._ledger = Full()
+    manager.wants(rollout(NEW))
+    await kit.go("switch")
+    ledger.full = True
+    for _ in range(3):
+        with pytest.raises(StoreFailed):
+            await kit.updater.turn()
+    await kit.updater.stop()
+    ledger.full = False
+    await kit.go()
+    assert kit.serves == "new"
+    assert len(kit.host.exchanges) == 1
+
+
+async def test_a_former_model_that_was_removed_is_fetched_for_the_way_back(
+    kit: Kit, manager: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.wants(rollout(NEW))
+    await kit.go("probation")
+    kit.host.broken = True
+    await kit.updater.turn()
+    kit.host.failing = [Damaged("there is no file")]  # type: ignore[list-item]
+    await kit.go()
+    assert (kit.serves, manager.fetched) == ("old", ["new", "old"])
+
+
+async def test_a_committed_profile_that_was_damaged_comes_again(kit: Kit, manager: FakeManager) -> None:
+    for each, revision in ((SLOW, 1), (NEW, 2)):
+        manager.wants(rollout(each, revision, rollback=False))
+        await kit.go()
+    (kit.upkeep.slots.folder / f"{digest_of(NEW)}.toml").write_bytes(b"torn")
+    again = await Kit(kit.upkeep.ledger, kit.upkeep.slots, manager, kit.hands).boot()
+    assert again.serves == "slow"
+    await again.updater.turn()
+    assert (again.serves, again.upkeep.former()) == ("new", again.upkeep.slots.get(digest_of(NEW)))
+
+
+async def test_trouble_with_files_does_not_end_the_loop(
+    kit: Kit, manager: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def refused() -> object:
+        asked.set()
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(manager, "refresh", refused)
+    await kit.updater.start()
+    assert kit.updater._task is not None
+    await asked.wait()
+    await asyncio.sleep(0.01)
+    assert not kit.updater._task.done()
+    await kit.updater.stop()

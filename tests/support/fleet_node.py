@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from node.errors import FleetError, NodeError
+from node.errors import NodeError
 from node.fleet.apply import Accept
 from node.fleet.directive import Rollout
 from node.fleet.membership import Clock
 from node.fleet.pinned import Pinned
 from node.fleet.profile import Profile, parse
+from node.fleet.refusal import UnsignedProfile
 from node.fleet.slots import digest_of
 from node.generation import Finished, Model, Request, Sink, Token, TokenSource
 from node.settings import Settings
@@ -49,6 +50,7 @@ class FakeManager:
     fetched: list[str] = field(default_factory=list)
     looks: int = 0
     failing: list[NodeError] = field(default_factory=list)
+    kept: set[str] = field(default_factory=set)
     mend: Callable[[Profile], None] = lambda profile: None
 
     def wants(self, *rollouts: Rollout) -> None:
@@ -65,8 +67,11 @@ class FakeManager:
     async def profile(self, rollout: Rollout) -> Profile:
         self._fail()
         if rollout.profile_sha256 not in self.profiles:
-            raise FleetError("Nobody signed that.")
+            raise UnsignedProfile("Nobody signed that.")
         return self.profiles[rollout.profile_sha256]
+
+    async def tidy(self, keep: Collection[Profile]) -> None:
+        self.kept = {profile.name for profile in keep}
 
     async def fetch(self, profile: Profile) -> None:
         self._fail()
