@@ -1,4 +1,4 @@
-"""`outpost fleet init | key | add | sign`: the repository of a fleet, made and signed in a folder."""
+"""`outpost fleet init | key | add | withdraw | sign`: the repository of a fleet, made and signed in a folder."""
 
 from __future__ import annotations
 
@@ -49,6 +49,10 @@ def add_parser(actions: Actions[argparse.ArgumentParser]) -> None:
     adding.add_argument("--plain", action="store_true", help="pack no chunks: quicker here, more bytes for nodes")
     add_desk(adding)
     adding.set_defaults(run=_add)
+    taking = actions.add_parser("withdraw", help="let no rollout choose a profile any more; nodes that have it keep it")
+    taking.add_argument("profile", metavar="NAME|DIGITS", help="its name, or the first digits of its SHA-256")
+    add_desk(taking)
+    taking.set_defaults(run=_withdraw)
     signing = actions.add_parser("sign", help="sign again what is about to end; --online from a timer, every day")
     signing.add_argument("--online", action="store_true", help="only what the online key signs")
     signing.add_argument("--reset-time", action="store_true", help="tell nodes whose clock was in the future the time")
@@ -113,6 +117,22 @@ def _add(args: argparse.Namespace) -> int:
         print(f"{len(index.chunks)} chunks of {amount(index.size)}, {amount(packed)} for a node that has none of them")
     digest = changed.put_profile(profile)
     print(f"{profile.name} is {digest}")
+    return finish(args, changed, keyring(args))
+
+
+def _withdraw(args: argparse.Namespace) -> int:
+    changed = publication(args)
+    named = {
+        target
+        for target, digest in changed.profiles().items()
+        if digest.startswith(args.profile) or target.rpartition("-")[0] == f"profiles/{args.profile}"
+    }
+    if len(named) != 1:
+        raise OperatorError(f"{len(named)} signed profiles are called {args.profile}.", hint="Name it by its digits.")
+    target = named.pop()
+    for rollout in changed.drop_profile(target):
+        print(f"The rollout {rollout}, which chose it, goes with it.")
+    print(f"{target} is withdrawn: the online key cannot choose it any more.")
     return finish(args, changed, keyring(args))
 
 

@@ -129,7 +129,10 @@ def _minutes(text: str) -> tuple[int, int]:
     if not found:
         raise OperatorError(f"`{text}` is no window; it must be like 01:00-05:00.")
     first, second, third, fourth = map(int, found.groups())
-    return first * 60 + second, third * 60 + fourth
+    begin, end = first * 60 + second, third * 60 + fourth
+    if begin == end or end > 24 * 60:
+        raise OperatorError(f"`{text}` is no window: it has no minute, or ends on the next day after 24:00.")
+    return begin, end
 
 
 def _seconds(text: str) -> float:

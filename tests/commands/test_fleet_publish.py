@@ -106,6 +106,22 @@ def test_signing_again_with_the_online_key_alone(desk: Path, capsys: pytest.Capt
     assert Publication(desk / "repository", today()).version("root") == 2
 
 
+def test_a_profile_is_withdrawn_with_the_rollouts_that_choose_it(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fleet", "add", str(profile(desk, slots=3))]) == 0
+    assert main(["fleet", "rollout", "spring", "--profile", "kiosk"]) == 0
+    assert main(["fleet", "add", str(profile(desk, slots=4))]) == 0
+    capsys.readouterr()
+    assert main(["fleet", "withdraw", "kiosk"]) == 1
+    assert "2 signed profiles are called kiosk" in capsys.readouterr().err
+    (rollout,) = Publication(desk / "repository", today()).rollouts()
+    assert main(["fleet", "withdraw", rollout.profile_sha256[:12]]) == 0
+    assert "spring, which chose it, goes with it" in capsys.readouterr().out
+    assert main(["fleet", "rollout", "summer", "--profile", "kiosk"]) == 0
+    assert main(["fleet", "withdraw", "nobody"]) == 1
+
+
 def named(folder: Path, *names: str) -> list[str]:
     return [word for name in names for word in ("--key", str(folder / f"{name}.pem"))]
 

@@ -68,6 +68,8 @@ def test_what_is_wrong_is_told(desk: Path, capsys: pytest.CaptureFixture[str]) -
         ("rollout", "Bad Name", "--profile", "kiosk.toml"): "That is no rollout",
         ("rollout", "spring", "--percent", "101"): "That is no rollout",
         ("rollout", "spring", "--window", "1-2"): "no window",
+        ("rollout", "spring", "--window", "02:00-02:00"): "no minute",
+        ("rollout", "spring", "--window", "23:00-24:30"): "no window",
         ("rollout", "spring", "--start", "tomorrow"): "no time",
         ("rollout", "spring", "--start", "2027-01-01T00:00"): "which zone",
         ("abort", "none"): "no rollout none",
