@@ -6,6 +6,7 @@ without any, only this machine.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -19,6 +20,8 @@ from node.server.fields import decode
 from node.server.guard import Identity, origin_allowed
 
 _HERE = ("127.0.0.1", "::1")
+_NAMES = re.compile(r"(127\.0\.0\.1|\[::1\]|localhost)(:\d+)?")
+_PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 _MOST_BYTES = 4096
 
 
@@ -30,13 +33,20 @@ class ActivateBody(msgspec.Struct, frozen=True, kw_only=True):
     probation_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 60.0
 
 
+def _is_from_here(request: web.Request) -> bool:
+    """Asked on this machine under its own name. A page may let its name mean this address, but it is still that name;
+    and what a proxy on this machine passes on says so."""
+    named = _NAMES.fullmatch(request.host) is not None and origin_allowed(request, ())
+    return request.remote in _HERE and named and not any(header in request.headers for header in _PASSED_ON)
+
+
 def add_activate(app: web.Application, service: Service, identity: Identity) -> None:
     """Add the route."""
 
     async def activate(request: web.Request) -> web.Response:
         if identity.asks and identity.asker(request).holder.tenant:
             raise Forbidden("This changes what everybody gets, so only a key without a tenant may ask for it.")
-        if not identity.asks and (request.remote not in _HERE or not origin_allowed(request, ())):
+        if not identity.asks and not _is_from_here(request):
             raise Forbidden("Without an API key only this machine may ask for that, and no page of another site.")
         form = decode(await read_body(request, _MOST_BYTES), ActivateBody)
         told = await service.activate(form.model, form.profile, form.probation_s)

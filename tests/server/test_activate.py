@@ -46,6 +46,23 @@ async def test_a_page_of_another_site_may_not() -> None:
         assert (await post(url, {"model": "x"}, Origin=url))[0] == 202
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example:8080", "Origin": "http://evil.example:8080"},  # whose name means 127.0.0.1 by now
+        {"Host": "evil.example"},
+        {"Host": "localhost.evil.example"},
+        {"X-Forwarded-For": "203.0.113.7"},
+        {"Forwarded": "for=203.0.113.7"},
+    ],
+)
+async def test_who_only_seems_to_be_on_this_machine_may_not(headers: dict[str, str]) -> None:
+    async with serving(scripted()[0]) as url:
+        assert (await post(url, {"model": "x"}, **headers))[0] == 403
+        assert (await post(url, {"model": "x"}, Host="localhost:8080"))[0] == 202
+        assert (await post(url, {"model": "x"}, Host="[::1]:8080"))[0] == 202
+
+
 async def test_with_keys_a_key_is_asked_for() -> None:
     async with serving(scripted()[0], api_keys=(KEY,)) as url:
         assert (await post(url, {"model": "x"}))[0] == 401
