@@ -75,6 +75,8 @@ class Upkeep:
         now = started(update)
         if now != update:
             await self.ledger.write(now)
+        if now.state == "rollback":  # what serves badly is better than nothing
+            self._left.append(lambda: self.slots.get(now.rollout.profile_sha256))
         if now.serves_new:
             new = self.slots.get(now.rollout.profile_sha256)
             self._on_trial = True

@@ -113,6 +113,19 @@ async def test_it_comes_down_step_by_step_and_then_there_is_nothing_left(home: P
     await it.close()
 
 
+async def test_what_was_to_be_taken_back_serves_where_nothing_else_starts(home: Path) -> None:
+    await left_behind(home, "rollback")
+    it = upkeep(home)
+    await it.open()
+    names = [it.profile.name if it.profile else "none"]
+    while await it.fall_back(ModelFileError("its file was removed")):
+        names.append(it.profile.name if it.profile else "none")
+    assert names[0] == "old"
+    assert names[-1] == "new"
+    assert (await it.ledger.load()).update.state == "rollback"  # type: ignore[union-attr]
+    await it.close()
+
+
 async def test_too_many_deaths_start_the_old_one(home: Path) -> None:
     await left_behind(home, "probation", deaths=MOST_DEATHS - 1)
     it = upkeep(home)
