@@ -98,17 +98,18 @@ class Deferral:
             if callback:
                 raise InvalidRequest(f"{CALLBACK} needs the header `{PREFER}: respond-async`.", param=CALLBACK)
             return None
-        key = _key(request, body)
+        key, wish = _key(request, body), wish_in(request.headers)
         return Wanted(
             self.identity.owner(request),
             user_of(bearer_of(request)) if self.identity.owner(request) else "",
             request.path,
-            wish_in(request.headers).level or "",
+            wish.level or "",
             body,
             callback,
             key.owner if key else None,
             key.content if key else hashlib.sha256(body).digest(),
             work.request.ttl_s,
+            wish.cloud,
         )
 
     async def _fetch(self, request: web.Request) -> web.Response:

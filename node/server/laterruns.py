@@ -1,9 +1,9 @@
 """Deferred requests run: a few at a time, once somebody can answer, most urgent and oldest first.
 
-One is run as if its caller had just sent it, at the level that it named, else in the background. While nobody can
-answer all of them stay away for a growing, jittered pause. What is the request's own fault (the model that it names is
-gone) is its answer; what broke the engine is tried three times. The process may die at any point: what is not done
-runs again.
+One is run as if its caller had just sent it, at the level that it named, else in the background, and with its caller's
+word on where it may go. While nobody can answer, or no answer can be kept, all of them stay away for a growing,
+jittered pause. What is the request's own fault (the model that it names is gone) is its answer; what broke the engine
+is tried three times. The process may die at any point: what is not done runs again.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class LaterRuns:
         self._store = store
         self._rng = rng
         self.reconnect = Reconnect(most_s=_MOST_PAUSE_S)
+        self._disk = Reconnect(most_s=_MOST_PAUSE_S)
         self._wake = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -94,7 +95,8 @@ class LaterRuns:
     async def _start_some(self) -> None:
         """As many as may run; right after a refusal only one, to see whether it is over."""
         assert self._store is not None
-        if not self._service.ready or self.reconnect.wait_s(self._now()):
+        now = self._now()
+        if not self._service.ready or self.reconnect.wait_s(now) or self._disk.wait_s(now):
             return
         most = 1 if self.reconnect.failures else self._at_a_time
         while len(self._running) < most:
@@ -128,7 +130,14 @@ class LaterRuns:
         except NodeError as error:
             status, answer = error.status, error_body(error)
         self.reconnect.succeeded()
-        stored = await self._store.finish(deferred, status, answer)
+        try:
+            stored = await self._store.finish(deferred, status, answer)
+        except StoreFailed as error:  # what cannot be kept has to be made again, but not at once and for ever
+            pause = self._disk.failed(self._now(), self._rng())
+            told = {"id": deferred.id, "reason": error.message, "in_s": round(pause, 1)}
+            log.error("a deferred request's answer cannot be kept and will be made again", extra=told)
+            return
+        self._disk.succeeded()
         log.info("deferred request answered", extra={"id": deferred.id, "status": status, "wanted": stored})
         if stored and deferred.callback:
             self._store.hurry()
@@ -145,7 +154,7 @@ class LaterRuns:
 
     async def _answer(self, deferred: Deferred) -> bytes:
         """The body of its response; raises whatever its caller would have been told."""
-        wish = Wish(deferred.level or "background")
+        wish = Wish(deferred.level or "background", cloud=deferred.cloud)
         asker = self._answerer.identity.returning(deferred.user, wish)
         work = await self._completions.plan(deferred.path, deferred.request, asker)
         running = await self._answerer.begin(work, deferred.owner, resumable=False)

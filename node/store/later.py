@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from node.errors import Forbidden, Gone, InvalidRequest, NotFound, Overloaded
 from node.generation import LEVELS, Level
@@ -22,12 +22,14 @@ from node.store.outbox import ROW_BYTES, Outbox, count, told
 
 CALLBACK: Final = "callback"  # the outbox's stream for answers to be delivered
 PREFIX: Final = "later-"
-_COLUMNS = "id, owner, user, path, level, request, callback, created, expires, attempts, status, answer, content"
+_COLUMNS = "id, owner, user, path, level, request, callback, created, expires, attempts, status, answer, content, cloud"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A request to be kept. `user` is a key's digest, `owner` whose answer it is; `level` "" is none of its own.
+
+    `cloud` is its caller's word on whether it may leave the fleet; "" is none.
 
     `key` is the digest of an Idempotency-Key, `content` of what was asked with it. `ttl_s` None is as long as anything.
     """
@@ -41,6 +43,7 @@ class Wanted:
     key: bytes | None = None
     content: bytes = b""
     ttl_s: float | None = None
+    cloud: Literal["", "allow", "never"] | Any = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Deferred:
     status: int
     answer: bytes | None
     content: bytes
+    cloud: Literal["", "allow", "never"] | Any
 
 
 class LaterStore:
@@ -83,7 +87,7 @@ class LaterStore:
         urgency = LEVELS.index(wanted.level or "background")
         row = (
             *(id, wanted.owner, wanted.user, wanted.key, wanted.content, wanted.path, wanted.level, urgency),
-            *(wanted.request, wanted.callback, now, now + ttl_s, size),
+            *(wanted.request, wanted.callback, now, now + ttl_s, size, wanted.cloud),
         )
 
         def job(db: sqlite3.Connection) -> tuple[Deferred, Mapping[str, int]]:
@@ -95,7 +99,7 @@ class LaterStore:
             dropped = self._outbox.room(db, size, "status", now)
             db.execute(
                 "INSERT INTO later (id, owner, user, key, content, path, level, urgency, request, callback, created,"
-                " expires, bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " expires, bytes, cloud) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 row,
             )
             kept = _found(db, id)

@@ -92,6 +92,12 @@ def _weigh(db: sqlite_utils.Database, table: str) -> None:
     db.execute(f"CREATE TRIGGER {table}_by AFTER UPDATE OF bytes ON {table} {add.format('- OLD.bytes + NEW.bytes')}")
 
 
+@OUTBOX()
+def m002_cloud(db: sqlite_utils.Database) -> None:
+    """What a deferred request's caller said of the cloud; of those from before nobody knows, so that they stay here."""
+    db.execute("ALTER TABLE later ADD COLUMN cloud TEXT NOT NULL DEFAULT 'never'")
+
+
 class Outbox:
     """The items of a node. `hurry` is called when there is something new to deliver."""
 

@@ -81,6 +81,39 @@ async def test_what_breaks_the_engine_is_tried_three_times(tmp_path: Path) -> No
     assert len(source.submitted) == 3
 
 
+async def test_an_answer_that_cannot_be_kept_is_not_made_again_at_once(tmp_path: Path) -> None:
+    """As on a full disk: the engine would make it over and over."""
+    service, source = scripted()
+    source.refusal = BUSY
+    async with deferring(service, tmp_path) as node:
+        location = (await node.ask())[2]["Location"]
+        disk = node.post._databases[0]
+        await disk.run(
+            lambda db: db.execute(
+                "CREATE TRIGGER full BEFORE UPDATE OF answer ON later BEGIN SELECT RAISE(FAIL, 'disk full'); END"
+            )
+        )
+        source.refusal = None
+        await until(lambda: bool(source.submitted))
+        await asyncio.sleep(0.4)
+        assert len(source.submitted) == 1
+        await disk.run(lambda db: db.execute("DROP TRIGGER full"))
+        assert (await answer_of(node, location))[0] == 200
+    assert len(source.submitted) == 2
+
+
+async def test_what_its_caller_said_of_the_cloud_still_counts(tmp_path: Path) -> None:
+    service, source = scripted()
+    source.refusal = BUSY
+    async with deferring(service, tmp_path, cloud_url="http://127.0.0.1:9/v1", cloud_policy="always") as node:
+        said = ("never", "allow", None)
+        for word in said:
+            await node.ask({**WAITS, **({"Outpost-Cloud": word} if word else {})})
+        source.refusal = None
+        await until(lambda: len(source.submitted) == 3)
+    assert sorted(request.asked.cloud for request in source.submitted if request.asked) == ["", "allow", "never"]
+
+
 async def test_a_request_that_is_wrong_by_now_gets_that_as_its_answer(tmp_path: Path) -> None:
     """The node comes back with a smaller model, and what it was asked does not fit any more."""
     service, source = scripted()

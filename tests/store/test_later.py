@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,30 @@ async def test_the_urgent_first_then_the_oldest(store: LaterStore) -> None:
         order.append(ids[due.id])
         await store.finish(due, 200, b"{}")
     assert order == ["urgent", "plain", "old", "new"]
+
+
+async def test_its_callers_word_on_the_cloud_is_kept(store: LaterStore) -> None:
+    kept = [await store.keep(replace(WANTED, cloud=word)) for word in ("never", "allow", "")]
+    assert [(await store.find(one.id, b"me")).cloud for one in kept] == ["never", "allow", ""]
+
+
+async def test_one_from_before_that_was_asked_stays_here(tmp_path: Path) -> None:
+    """Nobody knows any more what its caller said."""
+    file = tmp_path / "old.db"
+    database = Database(file, "FULL", OUTBOX)
+    await database.open()
+    await LaterStore(database, Outbox(database, 1 << 20, 1000.0), 9).keep(replace(WANTED, cloud="allow"))
+    await database.close()
+    with sqlite3.connect(file) as db:
+        db.execute("ALTER TABLE later DROP COLUMN cloud")
+        db.execute("DELETE FROM _sqlite_migrations WHERE name = 'm002_cloud'")
+    db.close()
+    database = Database(file, "FULL", OUTBOX)
+    await database.open()
+    due = await LaterStore(database, Outbox(database, 1 << 20, 1000.0), 9).next(frozenset())
+    await database.close()
+    assert due is not None
+    assert due.cloud == "never"
 
 
 async def test_an_idempotency_key_finds_what_was_kept(store: LaterStore) -> None:
