@@ -23,9 +23,34 @@ PRIVATE = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "text", "expected"), PRIVATE)
+# What people write around it must not save it.
+AROUND = [
+    ("iban", "IBAN DE89370400440532013000 Please pay", "IBAN [iban] Please pay"),
+    ("iban", "DE89 3704 0044 0532 0130 00 Ist meins", "[iban] Ist meins"),
+    ("iban", "de89 3704 0044 0532 0130 00 ist meins", "[iban] ist meins"),
+    ("iban", "gb29 nwbk 6016 1331 9268 19, thanks", "[iban], thanks"),
+    ("iban", "GB29 NWBK 6016 1331 9268 19.", "[iban]."),
+    ("iban", "at 12 o'clock on route AB12", "at 12 o'clock on route AB12"),
+    ("card", "card 4111 1111 1111 1111 2nd", "card [card] 2nd"),
+    ("card", "4111 1111 1111 1111 0825 123", "[card] 0825 123"),
+    ("phone", "call 030 1234567 24h", "call [phone] 24h"),
+    ("phone", "030 1234567 12345678", "[phone] [phone]"),
+    ("ip", "The host is 192.168.0.1.", "The host is [ip]."),
+    ("ip", "10.0.0.1...", "[ip]..."),
+]
+
+
+@pytest.mark.parametrize(("pattern", "text", "expected"), [*PRIVATE, *AROUND])
 def test_what_a_pattern_names_is_taken_out(pattern: str, text: str, expected: str) -> None:
     assert Redactor([pattern]).text(text) == expected
+
+
+@pytest.mark.parametrize("patterns", [tuple(KNOWN), tuple(reversed(KNOWN)), ("email", "phone", "card", "iban", "ip")])
+def test_one_is_not_taken_for_a_part_of_another_in_whatever_order_they_are_named(patterns: tuple[str, ...]) -> None:
+    redactor = Redactor(patterns)
+    assert redactor.text("4111 1111 1111 1111") == "[card]"
+    assert redactor.text("DE89 3704 0044 0532 0130 00") == "[iban]"
+    assert redactor.text("+49 (0)30 1234567, a@b.example") == "[phone], [email]"
 
 
 def test_every_string_of_a_body_is_redacted_and_nothing_else() -> None:

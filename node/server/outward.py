@@ -47,8 +47,13 @@ def _nameless(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_arguments(function: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that came as an object go out as OpenAI has them."""
+    """Arguments that came as an object go out as OpenAI has them; what they hide in escapes is written out."""
     arguments = function["arguments"]
-    return (
-        function if isinstance(arguments, str) else {**function, "arguments": msgspec.json.encode(arguments).decode()}
-    )
+    if isinstance(arguments, str):
+        if "\\u" not in arguments:
+            return function
+        try:
+            arguments = msgspec.json.decode(arguments)
+        except msgspec.DecodeError:
+            return function
+    return {**function, "arguments": msgspec.json.encode(arguments).decode()}

@@ -84,3 +84,18 @@ def test_what_only_this_model_can_do_stays(body: dict[str, Any]) -> None:
 )
 def test_forms_that_openai_has_go_along(form: dict[str, Any]) -> None:
     assert sent(response_format=form)["response_format"] == form
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{"to": "m\\u00fcller\\u0040example.com"}', '{"to":"müller@example.com"}'),
+        ('{"a": 1.0}', '{"a": 1.0}'),
+        ("no \\u0041 JSON", "no \\u0041 JSON"),
+    ],
+)
+def test_arguments_hide_nothing_in_escapes(arguments: str, expected: str) -> None:
+    """A pattern that is to be taken out would not be found, or half of the escape would be left."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    body = sent(messages=[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}])
+    assert body["messages"][1]["tool_calls"][0]["function"]["arguments"] == expected
