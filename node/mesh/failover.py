@@ -6,7 +6,8 @@ of token number N depends on who computes it; the cloud gets their text as the b
 reader sees one stream. Each place that speaks is told in a `Started`.
 
 Before the first token a second node may be asked, when the first is later than usual (a hedge): who speaks first is
-heard, the other one is stopped. Only this node and its neighbours are hedged, within a budget.
+heard, the other one is stopped. Only this node and its neighbours are hedged, within a budget. Who was stopped for
+being slower has not failed: once it has let go of the request it may go on with it, should the faster one break off.
 
 All of it happens on the event loop's thread. What an attempt says after it was given up is not heard.
 """
@@ -70,6 +71,9 @@ class Relay:
         self._desk = desk
         self._made: list[int] = []
         self._attempts: list[_Attempt] = []
+        self._stopping: list[_Attempt] = []  # were slower; the place may be asked again when the end has come
+        self._stuck: NodeError | None = None  # what broke while nobody but those was left
+        self._began = desk.places.clock()
         self._speaks: _Attempt | None = None
         self._tried: dict[str, str] = {}
         self._cached: int | None = None
@@ -134,12 +138,15 @@ class Relay:
         return None
 
     def _rest(self) -> Request:
-        """What is still to be answered."""
+        """What is still to be answered, in the time that is left for its first token."""
         if not self._made:
-            return self.request
+            ttl_s, gone_s = self.request.ttl_s, self._desk.places.clock() - self._began
+            return self.request if ttl_s is None else replace(self.request, ttl_s=max(0.0, ttl_s - gone_s))
         return replace(self.request, continued=(*self.request.continued, *self._made), ttl_s=None)
 
     def _hear(self, attempt: _Attempt, event: Event) -> None:
+        if attempt in self._stopping and isinstance(event, Finished | Embedded | Failed):
+            self._let_go(attempt)
         if self._over or attempt not in self._attempts:
             return
         match event:
@@ -170,6 +177,7 @@ class Relay:
         self._disarm()
         self._speaks = attempt
         for other in [one for one in self._attempts if one is not attempt]:
+            self._stopping.append(other)
             self._stop(other)
         if self.request.kind == "generate":
             self._desk.places.record(attempt.place).spoke(now - attempt.began, attempt.predicted_s, now)
@@ -212,9 +220,25 @@ class Relay:
             self._end(Finished("length", len(self.request.prompt), self.request.max_tokens))
             return
         log.warning("a place broke off; another one goes on", extra=told)
-        left = self._go_on(self._desk.decide(self._rest(), self._tried), error)
+        self._continue(error)
+
+    def _continue(self, error: NodeError) -> None:
+        """Give the rest to somebody else, now or when one that was slower has let go of it."""
+        decision = self._desk.decide(self._rest(), self._tried)
+        if decision.why == "nobody" and self._stopping:
+            self._stuck = error
+            return
+        left = self._go_on(decision, error)
         if left is not None:
             self._end(Failed(left))
+
+    def _let_go(self, attempt: _Attempt) -> None:
+        """One that was slower knows nothing of the request any more."""
+        self._stopping.remove(attempt)
+        self._tried.pop(attempt.place, None)
+        error, self._stuck = self._stuck, None
+        if error is not None and not self._over:
+            self._continue(error)
 
     def _end(self, end: Event) -> None:
         self._close()

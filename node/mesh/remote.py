@@ -60,6 +60,7 @@ class Remote:
     def submit(self, request: Request, sink: Sink) -> None:
         held = Held()
         task = asyncio.get_running_loop().create_task(self._run(request, sink, held))
+        task.add_done_callback(_ended)
         self._running[request.id] = task, held, sink, len(request.prompt)
 
     def cancel(self, request_id: str) -> None:
@@ -93,5 +94,13 @@ class Remote:
             end = Failed(error)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             end = Failed(UpstreamFailed(f"{self._upstream.name} cannot be reached: {type(error).__name__}."))
-        if self._running.pop(request.id, None) is not None:
-            sink(end)
+        finally:  # also where something went wrong that nobody thought of: whoever waits must hear of an end
+            entry = self._running.get(request.id)
+            if entry is not None and entry[1] is held:  # not another one that has come under the same id since
+                del self._running[request.id]
+                sink(end)
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("asking elsewhere failed in a way that it should not", exc_info=error)

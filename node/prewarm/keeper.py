@@ -213,9 +213,10 @@ class Keeper:
         started = time.monotonic()
         await self._stock.load(owner, ids)
         self._count(saved_s=started - time.monotonic())
-        waiting = self._waiting.pop(request.id, None)
-        if waiting is None:  # it was cancelled
+        waiting = self._waiting.get(request.id)
+        if waiting is None or waiting.request is not request:  # it was cancelled; one of its id may have come since
             return
+        del self._waiting[request.id]
         try:
             self._source.submit(request, waiting.sink)
         except NodeError as error:

@@ -336,3 +336,62 @@ async def test_who_speaks_in_time_is_not_hedged() -> None:
     world.sources["peer/a"].make(1)
     await asyncio.sleep(0.05)
     assert not world.sources[LOCAL].submitted
+
+
+async def hedged(world: World) -> None:
+    """This node was slower than a neighbour, which speaks."""
+    world.start()
+    await until(world, "peer/a")
+    world.sources["peer/a"].make(3)
+
+
+async def test_who_was_only_slower_goes_on_when_the_faster_one_breaks_off() -> None:
+    world = World(order=(LOCAL, "peer/a"), hedge_after=0.01)
+    await hedged(world)
+    await asyncio.sleep(0)  # this node lets go of it
+    world.sources["peer/a"].fail()
+    assert world.sources[LOCAL].submitted[-1].continued == (0, 3, 6)
+    world.sources[LOCAL].make(17)
+    world.sources[LOCAL].finish()
+    assert world.tokens == [number * 3 for number in range(20)]
+    assert world.heard[-1] == Finished("length", 3, 20)
+    assert world.told == ["peer/a", LOCAL]
+    assert all(record.running == 0 for record in world.records.values())
+
+
+async def test_it_is_not_asked_again_before_it_has_let_go() -> None:
+    """Both would have the same id there."""
+    world = World(order=(LOCAL, "peer/a"), hedge_after=0.01)
+    await hedged(world)
+    world.sources["peer/a"].fail()
+    assert len(world.sources[LOCAL].submitted) == 1
+    assert not [event for event in world.heard if isinstance(event, Failed)]
+    await asyncio.sleep(0)
+    assert world.sources[LOCAL].submitted[-1].continued == (0, 3, 6)
+    world.sources[LOCAL].make(17)
+    world.sources[LOCAL].finish()
+    assert world.heard[-1] == Finished("length", 3, 20)
+
+
+async def test_who_cancels_while_that_is_waited_for_gets_one_end() -> None:
+    world = World(order=(LOCAL, "peer/a"), hedge_after=0.01)
+    relay = world.start()
+    await until(world, "peer/a")
+    world.sources["peer/a"].make(3)
+    world.sources["peer/a"].fail()
+    relay.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert world.heard[-1] == Finished("cancelled", 3, 3)
+    assert len(world.sources[LOCAL].submitted) == 1
+
+
+async def test_the_time_to_live_counts_from_the_beginning_wherever_it_goes() -> None:
+    world = World(order=("peer/a", "peer/b", LOCAL))
+    world.start(replace(REQUEST, ttl_s=5.0))
+    world.now = 3.0
+    world.sources["peer/a"].fail()
+    assert world.sources["peer/b"].submitted[0].ttl_s == 2.0
+    world.now = 6.0
+    world.sources["peer/b"].fail(Expired("it waited too long"))
+    assert world.sources[LOCAL].submitted[0].ttl_s == 0.0, "now or never"

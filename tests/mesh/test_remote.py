@@ -64,6 +64,7 @@ async def test_events_come_in_order_and_nothing_after_the_end() -> None:
 
 
 FAILURES = [
+    (ValueError("that nobody thought of"), "in the middle"),
     (aiohttp.ClientConnectionError("x"), "cannot be reached"),
     (ConnectionResetError("x"), "cannot be reached"),
     (TimeoutError(), "cannot be reached"),
@@ -125,3 +126,17 @@ async def test_close_stops_everything_and_tells_nobody() -> None:
     await remote.close()
     assert upstream.closed
     assert not heard
+
+
+async def test_what_was_cancelled_takes_no_later_one_of_the_same_id_with_it() -> None:
+    never, heard = asyncio.Event(), []
+    remote = Remote(Scripted(Token(1, b"a"), never))
+    remote.submit(REQUEST, lambda event: None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    remote.cancel("r")
+    remote.submit(REQUEST, heard.append)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert heard == [Token(1, b"a")]
+    await remote.close()

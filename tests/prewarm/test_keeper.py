@@ -12,7 +12,7 @@ import pytest
 
 from node.engine.worker import Worker
 from node.errors import Unavailable
-from node.generation import Caller, Embedded, Event, Failed, Finished, Request, Started, Warmth
+from node.generation import Caller, Embedded, Event, Failed, Finished, Request, Started, Token, Warmth
 from node.prewarm import warmer
 from node.prewarm.history import History
 from node.prewarm.keeper import Keeper
@@ -123,6 +123,21 @@ async def test_a_request_is_cancelled_while_it_waits_for_a_state(start: StartKee
     await parts.ask(LONG, id="other")
     assert len(events) == 1
     assert not parts.keeper._running
+
+
+async def test_what_comes_again_under_its_id_while_the_state_loads_is_not_mixed_up_with_it(start: StartKeeper) -> None:
+    """A neighbour was faster, and broke off: the rest comes back, and the beginning must not be made a second time."""
+    parts = await start()
+    await parts.to_disk_only(LONG)
+    first, rest = Request("r", tuple(LONG.encode()), 5), Request("r", tuple(LONG.encode()), 5, continued=(1, 2, 3))
+    gone: list[Event] = []
+    events: list[Event] = []
+    parts.keeper.submit(first, gone.append)
+    parts.keeper.cancel("r")
+    parts.keeper.submit(rest, events.append)
+    await until(lambda: bool(events) and isinstance(events[-1], Finished))
+    assert len([event for event in events if isinstance(event, Token)]) == 2
+    assert gone == [Finished("cancelled", len(LONG), 0)]
 
 
 async def test_a_request_that_is_held_while_it_waits_stays_held(start: StartKeeper) -> None:
