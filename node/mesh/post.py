@@ -25,7 +25,7 @@ from node.mesh.delivery import Delivery, Mesh, tls
 from node.mesh.listener import PEER
 from node.settings import Settings, home
 from node.store.db import Database
-from node.store.inbox import INBOX, Inbox, Received
+from node.store.inbox import INBOX, MESH_USER, Inbox, Received
 from node.store.later import LaterStore
 from node.store.outbox import OUTBOX, Outbox
 
@@ -131,7 +131,7 @@ class PostOffice:
         async def take(request: web.Request) -> web.Response:
             raw = await request.read()
             peer = request[PEER]
-            receipt = await receive(inbox, raw, f"mesh:{peer}", peer)
+            receipt = await receive(inbox, raw, MESH_USER + peer, peer)
             return web.Response(body=receipt, content_type="application/json")
 
         app.router.add_post(parcel.MESH_PATH, take)

@@ -1,8 +1,9 @@
 """POST /mesh/generate: this node answers for a neighbour, with what its own people leave over.
 
 A served request runs at its caller's level, as the tenant "mesh", and all of them together take at most a share of the
-slots: an urgent one counts for the slots that it takes from the levels below, too. Only a neighbour with the same model
-is served, token for token; the connection's end is the request's end.
+slots: an urgent one counts for the slots that it takes from the levels below, too. Where those are more than the share,
+nothing of a neighbour's is urgent, or it could keep this node's own people from ever running. Only a neighbour with the
+same model is served, token for token; the connection's end is the request's end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 from aiohttp import hdrs, web
 
 from node.errors import Conflict, InvalidRequest, NodeError, Overloaded, TooLarge, Unavailable
@@ -25,23 +27,29 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 0.3
 BODY_S, STALL_S = 10.0, 60.0  # for a request to come in, and for a reader that takes nothing
 _HIGH = 256  # events that wait for a reader before its request is held
+_ARRIVING, _ARRIVING_EACH = 64 << 20, 16 << 20  # bytes of requests that are on their way in at a time
+_URGENT: tuple[Level, ...] = ("critical", "interactive")
 
 Source = Callable[[Request], TokenSource]
 
 
 class Share:
-    """How many slots neighbours may take. An urgent request weighs what it `displaces`; one alone always fits."""
+    """How many slots neighbours may take. An urgent request weighs what it `displaces`."""
 
     def __init__(self, slots: int, share: float, displaces: int = 1) -> None:
         self.most = 0 if share == 0 else max(1, int(slots * share))
         self.taken = 0
         self._displaces = displaces
 
+    def level(self, asked: Level) -> Level:
+        """At which level it may run here."""
+        return asked if asked not in _URGENT or self._displaces <= self.most else "standard"
+
     def take(self, level: Level) -> int:
         """Its weight, to be given back; raises Overloaded or Unavailable."""
         if self.most == 0:
             raise Unavailable("This node does not answer for its neighbours (routes.share).")
-        weight = min(self.most, self._displaces if level in ("critical", "interactive") else 1)
+        weight = min(self.most, self._displaces if level in _URGENT else 1)
         if self.taken + weight > self.most:
             raise Overloaded("This node answers for as many neighbours as it may.", retry_after=1)
         self.taken += weight
@@ -71,6 +79,7 @@ class Serving:
         self._peer_of: Callable[[web.Request], str] = lambda request: ""
         self._serving: set[str] = set()
         self._counts: Counter[str] = Counter()
+        self._arriving: Counter[str] = Counter()  # bytes, by who sends them
 
     def add_to(self, app: web.Application, peer_of: Callable[[web.Request], str]) -> None:
         """Add the route; run the application with `handler_cancellation`. `peer_of` says who sent a request."""
@@ -88,7 +97,7 @@ class Serving:
     async def answer(self, request: web.Request, peer: str) -> web.StreamResponse:
         """What the neighbour `peer` asks for; run it with `handler_cancellation`."""
         try:
-            asked = wire.errand(await _body(request))
+            asked = wire.errand(await self._arrived(request, peer))
             run = self._accept(asked)
             weight = self._share.take(run.level)
         except NodeError as error:
@@ -107,12 +116,26 @@ class Serving:
             self._serving.discard(asked.id)
             self._share.give(weight)
 
+    async def _arrived(self, request: web.Request, peer: str) -> bytes:
+        """The whole body. How much may be on its way in at a time is bounded, for each neighbour and for all."""
+        size = min(wire.MAX_BYTES if request.content_length is None else request.content_length, wire.MAX_BYTES)
+        if self._arriving[peer] + size > _ARRIVING_EACH or self._arriving.total() + size > _ARRIVING:
+            raise Overloaded("Too many requests of neighbours are on their way in.", retry_after=1)
+        self._arriving[peer] += size
+        try:
+            return await _body(request)
+        finally:
+            self._arriving[peer] -= size
+            if not self._arriving[peer]:
+                del self._arriving[peer]
+
     def _accept(self, asked: wire.Errand) -> Request:
         if asked.model_digest != self._digest or not self._digest:
             raise Conflict("This node serves another model.")
         if asked.id in self._serving or self._own(asked.id):
             raise Conflict("This request came round to where it was before.")
         info = self._model.info
+        asked = msgspec.structs.replace(asked, level=self._share.level(asked.level))
         return wire.request_of(asked, uuid.uuid4().hex[:16], info.vocabulary_size, info.context)
 
     async def _stream(self, request: web.Request, outgoing: _Outgoing) -> web.StreamResponse:

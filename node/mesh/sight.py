@@ -11,7 +11,8 @@ import msgspec
 
 MAX_BYTES = 16 << 10
 
-Short = Annotated[str, msgspec.Meta(max_length=128)]
+# It is shown on terminals, which obey control characters.
+Short = Annotated[str, msgspec.Meta(max_length=128, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 

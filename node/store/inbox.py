@@ -1,7 +1,8 @@
 """What a hub has received from the outboxes of its nodes: safe before it is acknowledged, and never twice.
 
 One database of its own with `synchronous=FULL`. An item is known by its node and id, and by its node and key; what
-comes again is acknowledged and dropped. A node belongs to the API key that it first came with. Each node may keep so
+comes again is acknowledged and dropped. A node belongs to the API key that it first came with, unless somebody proves
+by a certificate to be that node. Each node may keep so
 many bytes; beyond that its oldest figures, then its oldest other items, lose their bodies, but not their ids, so that
 they stay known.
 """
@@ -23,6 +24,7 @@ from node.store.db import Database
 INBOX = Migrations("inbox")
 MOST_NODES: Final = 10_000
 REMEMBERED: Final = 100_000  # ids of a node that are known
+MESH_USER: Final = "mesh:"  # and a node's id: it proved by its certificate that it is this one
 RECORDS: Final = "node"  # the stream of a node's figures, of which the latest is shown
 _ROW_BYTES = 128
 
@@ -130,6 +132,8 @@ def _greet(db: sqlite3.Connection, node: str, user: str, now: float) -> None:
         if db.execute("SELECT COUNT(*) FROM nodes").fetchone()[0] >= MOST_NODES:
             raise Overloaded(f"This hub knows {MOST_NODES} nodes and takes no more.", retry_after=600)
         db.execute("INSERT INTO nodes (id, user, first, last) VALUES (?, ?, ?, ?)", (node, user, now, now))
+    elif known[0] != user and user == MESH_USER + node:
+        db.execute("UPDATE nodes SET user = ? WHERE id = ?", (user, node))
     elif known[0] != user:
         raise Forbidden(f"Node {node} came with another API key before.")
 

@@ -126,6 +126,43 @@ async def test_a_body_that_is_too_large_is_not_read() -> None:
             assert response.status == 413
 
 
+async def test_how_much_is_on_its_way_in_is_bounded_and_given_back() -> None:
+    """A member of the fleet that begins many large requests takes a bounded amount of memory."""
+    release = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"\0"
+        await release.wait()
+
+    bench = Bench()
+    async with bench.open() as session:
+        begun = [asyncio.create_task(session.post(wire.PATH, data=slow())) for _ in range(2)]
+        async with asyncio.timeout(10):
+            while bench.serving._arriving.total() < 2 * wire.MAX_BYTES:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        (event,) = await ask(session)
+        assert isinstance(event, Failed)
+        assert isinstance(event.error, Overloaded)
+        release.set()
+        assert [(await task).status for task in begun] == [400, 400]
+        assert len(await ask(session)) == 4
+    assert not bench.serving._arriving
+
+
+async def test_what_would_take_more_than_the_share_from_this_nodes_people_is_not_urgent_here() -> None:
+    """On a node of few slots neighbours' urgent requests could displace everybody else, for ever."""
+    for slots, level, ran_at in (
+        (1, "critical", "standard"),
+        (4, "interactive", "standard"),
+        (8, "critical", "critical"),
+    ):
+        bench = Bench(share=Share(slots, 0.5, 3))
+        async with bench.open() as session:
+            await ask(session, replace(REQUEST, level=level))  # type: ignore[arg-type]
+        assert bench.source.submitted[0].level == ran_at
+    assert Share(1, 0.5).level("background") == "background"
+
+
 async def test_signs_of_life_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEARTBEAT_S", 0.01)
     wait = asyncio.Event()

@@ -35,7 +35,10 @@ def test_a_newer_node_may_say_more() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("free_slots", -1), ("wait_s", -0.1), ("wait_s", float("nan")), ("sketch", bytes(9000)), ("id", "x" * 200)],
+    [
+        *[("free_slots", -1), ("wait_s", -0.1), ("wait_s", float("nan")), ("sketch", bytes(9000)), ("id", "x" * 200)],
+        *[("name", "\x1b]0;mine\x07"), ("model", "a\nb"), ("version", "\x9b2J")],  # it is shown on terminals
+    ],
 )
 def test_what_is_out_of_bounds_is_refused(field: str, value: object) -> None:
     lie = {**msgspec.to_builtins(SEEN, builtin_types=(bytes,)), field: value}

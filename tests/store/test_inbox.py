@@ -9,7 +9,7 @@ import pytest
 
 from node.errors import Forbidden
 from node.store.db import Database
-from node.store.inbox import INBOX, Inbox, Received
+from node.store.inbox import INBOX, MESH_USER, Inbox, Received
 
 
 class Clock:
@@ -62,6 +62,16 @@ async def test_a_node_belongs_to_its_key(inbox: Inbox) -> None:
     with pytest.raises(Forbidden, match="another API key"):
         await inbox.take("n1", "mallory", [item(2)])
     assert len(await inbox.read("report")) == 1
+
+
+async def test_a_node_that_proves_who_it_is_takes_back_its_name(inbox: Inbox) -> None:
+    """Else whoever has a key could name itself like a neighbour first, and keep it from ever delivering."""
+    await inbox.take("n1", "mallory", [item(1)])
+    await inbox.take("n1", f"{MESH_USER}n1", [item(2)])
+    for foreign in ("mallory", f"{MESH_USER}n2"):
+        with pytest.raises(Forbidden, match="another API key"):
+            await inbox.take("n1", foreign, [item(3)])
+    assert len(await inbox.read("report")) == 2
 
 
 async def test_age_is_always_told(inbox: Inbox, clock: Clock) -> None:
