@@ -172,7 +172,7 @@ def _origin(parts: SplitResult) -> tuple[str, str, int]:
 
 def _under(path: str, prefix: str) -> bool:
     """Whether a path lies below another; no way up again, however it is written."""
-    if any(step in path.lower() for step in ("/..", "/.%2e", "/%2e", "//")):
+    if any(step in path.lower() for step in ("/..", "/.%2e", "/%2e", "//", "%2f", "%5c")):
         return False
     folder = prefix.rstrip("/")
     return path in (prefix, folder) or path.startswith(f"{folder}/")

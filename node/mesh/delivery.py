@@ -3,7 +3,8 @@
 An item leaves the outbox only when a 2xx has named its id. Everything else (no network, a captive portal's page, a 5xx,
 a body that makes no sense, silence) leaves it where it is, and the next attempt comes after a growing, jittered pause,
 or after what `Retry-After` says. "Too large" (413) halves the batch, down to a single item; a single one that is too
-large is left aside for an hour, so that it does not hold up the others. A refused key is said loudly once and tried
+large is left aside for an hour, so that it does not hold up the others; where that one is small, the hub is taken for
+broken. A refused key is said loudly once and tried
 again every few minutes, because keys are mended by people.
 """
 
@@ -148,7 +149,7 @@ class Delivery:
         except (aiohttp.ClientError, OSError, TimeoutError, Unavailable) as error:
             return await self._missed(ids, "unreachable", _why(error))
         if status == 413:
-            return await self._too_large(ids)
+            return await self._too_large(items)
         if status in (401, 403, 404):
             return await self._missed(
                 ids, "refused", f"it answers {status}: key, address or role are wrong", _REFUSED_S
@@ -188,12 +189,14 @@ class Delivery:
         self.state, self.reason = state, reason
         return False
 
-    async def _too_large(self, ids: Sequence[str]) -> bool:
+    async def _too_large(self, items: Sequence[Item]) -> bool:
+        """Half as much next time, down to one at a time; a hub that takes not even what is small is no good now."""
+        ids = [item.id for item in items]
         if len(ids) > 1:
-            self._batch_bytes = max(self._batch_bytes // 2, _LEAST_BATCH)
-            if self._batch_bytes == _LEAST_BATCH and len(ids) > 2:
-                return await self._missed(ids, "failing", "it answers 413 to the smallest batch")
+            self._batch_bytes = self._batch_bytes // 2 if self._batch_bytes > _LEAST_BATCH else 1
             return True
+        if len(items[0].body) < _LEAST_BATCH:
+            return await self._missed(ids, "failing", "it answers 413 to the smallest item")
         log.error("an item is too large for the hub and is left aside", extra={"id": ids[0]})
         self.parked += 1
         await self._outbox.failed(ids, _PARKED_S)
@@ -220,14 +223,20 @@ async def read_bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 def key_of(settings: Hub) -> str:
-    """The key for the hub; read anew each time, since keys are changed while nodes run."""
+    """The key for the hub; read anew each time, since keys are changed while nodes run. "" where it cannot be one."""
     if not settings.key_file:
-        return settings.key
-    try:
-        return Path(settings.key_file).expanduser().read_text(encoding="ascii").strip()[:1024]
-    except (OSError, UnicodeDecodeError) as error:
-        log.error("hub.key_file cannot be read", extra={"reason": str(error)})
+        key, name = settings.key, "hub.key"
+    else:
+        name = "hub.key_file"
+        try:
+            key = Path(settings.key_file).expanduser().read_text(encoding="ascii").strip()[:1024]
+        except (OSError, UnicodeDecodeError) as error:
+            log.error("hub.key_file cannot be read", extra={"reason": str(error)})
+            return ""
+    if not (key.isascii() and key.isprintable()):  # it would end the delivery for good, or a header of its own choice
+        log.error("the hub's key is no key", extra={"setting": name})
         return ""
+    return key
 
 
 def tls(settings: Hub) -> ssl.SSLContext:

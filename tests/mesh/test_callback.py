@@ -152,6 +152,8 @@ def test_addresses_that_are_allowed(prefix: str, address: str) -> None:
         "https://a.example/hooks/../admin",
         "https://a.example/hooks/%2E%2e/admin",
         "https://a.example/hooks/.%2e/admin",
+        "https://a.example/hooks/x%2F..%2f..%2Fadmin",
+        "https://a.example/hooks/..%5cadmin",
         "https://a.example\\@evil.example/hooks/7",
         "https://a.example/hooks/\n7",
         "https://a.exämple/hooks/7",

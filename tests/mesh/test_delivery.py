@@ -219,6 +219,28 @@ async def test_too_large_a_batch_is_halved_and_too_large_an_item_left_aside(outb
     assert whale not in fake.ids
 
 
+@pytest.mark.parametrize(("count", "size"), [(1, 100), (2, 100), (3, 100), (2, 2000)])
+async def test_a_hub_that_finds_everything_too_large_is_not_asked_without_a_pause(
+    outbox: Outbox, count: int, size: int
+) -> None:
+    """As behind a proxy that is set up wrongly. What is large is left aside, what is small waits with the others."""
+    fake = FakeHub()
+    good, fake.answer = fake.answer, says(413)
+    async with hub(fake) as url:
+        for _ in range(count):
+            await outbox.put("s", os.urandom(size))
+        delivery = quick(Hub(url=url, bytes_per_s=0), outbox)
+        async with running(delivery):
+            await until(lambda: delivery.state == "failing" or delivery.parked == count)
+            requests = fake.requests
+            await asyncio.sleep(0.3)
+            assert fake.requests - requests < 20, "pauses of 10 to 50 ms; without them it would be hundreds"
+            assert (await outbox.look())["waiting"] == count
+            fake.answer = good
+            if size < 1000:
+                await emptied(outbox)
+
+
 async def test_the_rate_is_kept(outbox: Outbox) -> None:
     """In real time, but only from below: so many bytes cannot have come faster."""
     fake = FakeHub()
@@ -268,6 +290,18 @@ def test_the_key_is_read_anew(tmp_path: Path) -> None:
     file.write_text("second")
     assert key_of(settings) == "second"
     assert key_of(Hub(key="plain")) == "plain"
+    file.write_text("two\nlines")
+    assert key_of(settings) == ""
+
+
+@pytest.mark.parametrize("key", ["two\r\nX-Lines: 1", "schl\u00fcssel"])
+async def test_a_key_that_is_none_does_not_end_the_delivery(outbox: Outbox, key: str) -> None:
+    fake = FakeHub()
+    async with hub(fake) as url:
+        await outbox.put("s", b"x")
+        async with running(quick(Hub(url=url, key=key), outbox)):
+            await emptied(outbox)
+    assert fake.keys == [""]
 
 
 async def test_an_address_with_its_v1_is_the_same_address(outbox: Outbox) -> None:
