@@ -155,7 +155,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class Choice(msgspec.Struct, gc=False):
-    delta: Delta
+    delta: Delta = msgspec.field(default_factory=Delta)  # some clouds leave it out where it says nothing
     finish_reason: str | None = None
 
 

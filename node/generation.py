@@ -59,11 +59,12 @@ class Asked:
     """What a chat asked in OpenAI's terms, for an upstream that knows no token ids.
 
     `body` is the JSON object to send, without model, stream and length. `cloud` is the caller's own word on whether it
-    may leave the fleet; "" is none.
+    may leave the fleet; "" is none. So many nodes have `passed` it up already, each to its cloud.
     """
 
     body: bytes
     cloud: Literal["", "allow", "never"] = ""
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ from node.settings import Cloud as CloudSettings
 log = logging.getLogger(__name__)
 
 CONNECT_S, PROBE_S = 5.0, 5.0
+PASSED = "Outpost-Passed"  # how many nodes have passed it up: two that are each other's cloud must not do so for ever
+MOST_PASSED = 3
 _CHUNK = 64 << 10
 _OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
 _MAX_KEY_BYTES = 4096
@@ -100,6 +102,8 @@ class Cloud:
             return "its caller does not want it"
         if policy == "ask" and asked.cloud != "allow":
             return "its caller did not allow it"
+        if asked.passed >= MOST_PASSED:
+            return "it was passed up too often already"
         if policy == "redacted" and len(asked.body) > MOST_TEXT:
             return "it is too long to be redacted"
         if request.continued and (request.constraint is not None or not self._settings.continues):
@@ -114,7 +118,7 @@ class Cloud:
     async def answer(self, request: Request, held: Held) -> AsyncIterator[Event]:
         """See `remote.Upstream`."""
         said = self._model.decode(request.continued).decode(errors="replace")
-        response = await self._post(await self._redacted(self._body(request, said)))
+        response = await self._post(await self._redacted(self._body(request, said)), request)
         try:
             await self._check(response)
             yield Started()
@@ -150,10 +154,12 @@ class Cloud:
         messages = await asyncio.to_thread(self._redactor.value, {**body, "model": None})
         return {**messages, "model": body["model"]} if "model" in body else messages
 
-    async def _post(self, body: dict[str, Any]) -> aiohttp.ClientResponse:
+    async def _post(self, body: dict[str, Any], request: Request) -> aiohttp.ClientResponse:
         assert self._session is not None, "it was not opened"
+        assert request.asked is not None, "such a request is refused"
+        url, headers = f"{self._url}/chat/completions", {PASSED: str(request.asked.passed + 1)}
         async with asyncio.timeout(self._settings.first_s):
-            return await self._session.post(f"{self._url}/chat/completions", json=body, allow_redirects=False)
+            return await self._session.post(url, json=body, headers=headers, allow_redirects=False)
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         """Refuse what is no stream of chunks."""

@@ -23,6 +23,7 @@ TTL: Final = "Outpost-TTL"
 SESSION: Final = "Outpost-Session"
 CACHED: Final = "Outpost-Cached"
 CLOUD: Final = "Outpost-Cloud"
+PASSED: Final = "Outpost-Passed"
 MOST_TTL_S: Final = 7 * 86_400.0
 _TIERS: Final[Mapping[str, Level | None]] = {
     **{"auto": None, "default": None},
@@ -35,7 +36,7 @@ class Wish:
     """What a request says itself; None and "" where it says nothing. `session` is the client's own name for it.
 
     `recall` allows an identical question's recent answer when the node is overloaded. `cloud` is whether it may leave
-    the fleet.
+    the fleet; so many nodes have `passed` it up, where it comes from one.
     """
 
     level: Level | None = None
@@ -43,6 +44,7 @@ class Wish:
     session: str = ""
     recall: bool = False
     cloud: Literal["", "allow", "never"] = ""
+    passed: int = 0
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +81,7 @@ def wish_in(headers: Mapping[str, str]) -> Wish:
         headers.get(SESSION, ""),
         recall == "1",
         _cloud(headers.get(CLOUD, "").strip().lower()),
+        _passed(headers.get(PASSED, "0")),
     )
 
 
@@ -104,7 +107,7 @@ class Asker:
         # The address last: many people may share one, and one may have many.
         name = wish.session or self.wish.session or f"\0{self.address}"
         caller = Caller(self.holder.tenant, self.user, self.digest(f"{self.user}\0{name}"))
-        asked = request.asked and replace(request.asked, cloud=self.wish.cloud)
+        asked = request.asked and replace(request.asked, cloud=self.wish.cloud, passed=self.wish.passed)
         ttl_s = self.wish.ttl_s if wish.ttl_s is None else wish.ttl_s
         return replace(request, caller=caller, level=level, ttl_s=ttl_s, asked=asked)
 
@@ -145,6 +148,12 @@ def _cloud(text: str) -> Literal["", "allow", "never"]:
     if text not in ("", "allow", "never"):
         raise InvalidRequest(f"The header {CLOUD} must be allow or never.", param=CLOUD)
     return text  # type: ignore[return-value]  # it was just compared
+
+
+def _passed(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 4):
+        raise InvalidRequest(f"The header {PASSED} must be a small number.", param=PASSED)
+    return int(text)
 
 
 def _number(text: str) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,32 @@ async def test_its_text_comes_back_as_own_tokens() -> None:
     assert body == {**BODY, "model": "big", "stream": True}
     assert headers["Authorization"] == "Bearer sk-secret"
     assert upstream.name == "cloud/127.0.0.1"
+
+
+async def test_what_says_nothing_may_be_left_out() -> None:
+    """As Azure's filter results, usage and comments, with lines of any kind, cut anywhere."""
+    raw = (
+        b'\xef\xbb\xbfdata: {"choices": [], "prompt_filter_results": []}\r\n\r\n: hello\r\n\r\n'
+        + chunk("H\u00e9").replace(b"\n", b"\r\n")
+        + b'data: {"choices": [{"index": 0, "finish_reason": null, "content_filter_offsets": {}}]}\n\n'
+        + b'event: x\nid: 7\ndata: {"choices": [{"index": 0,\ndata:  "delta": {"content": "y"}}]}\n\n'
+        + b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\r\r'
+    )
+    async with cloud(streams(*(raw[at : at + 1] for at in range(len(raw))))) as (upstream, _):
+        heard = await hear(upstream)
+    assert text(heard) == "H\u00e9y"
+    assert heard[-1] == Finished("stop", 3, 4)
+
+
+async def test_how_often_it_was_passed_up_is_told_and_bounded() -> None:
+    """Two nodes that are each other's cloud would pass a request to and fro until both are full."""
+    assert REQUEST.asked is not None
+    twice = replace(REQUEST, asked=replace(REQUEST.asked, passed=2))
+    async with cloud(streams(chunk("ok"), chunk(finish="stop"))) as (upstream, seen):
+        assert upstream.refuses(twice) == ""
+        await hear(upstream, twice)
+        assert "too often" in upstream.refuses(replace(REQUEST, asked=replace(REQUEST.asked, passed=3)))
+    assert seen[0][1]["Outpost-Passed"] == "3"
 
 
 async def test_redacted_takes_out_what_the_patterns_name() -> None:

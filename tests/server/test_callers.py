@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from node import settings
 from node.admission.quota import Holder, Quotas
 from node.errors import InvalidRequest
-from node.generation import LEVELS, Level, Request
+from node.generation import LEVELS, Asked, Level, Request
 from node.server.callers import Asker, Asking, Callers, Wish, user_of, wish_in, wish_of
 from tests.server.talk import talking
 from tests.server.wire import chat, post, refused
@@ -61,6 +61,16 @@ def test_an_unknown_level_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(InvalidRequest, match="critical, interactive, standard, background") as caught:
         body(priority=wrong)
     assert caught.value.param == "priority"
+
+
+def test_how_often_it_was_passed_up_is_a_number() -> None:
+    asked = Request("r", (1,), 1, asked=Asked(b"{}"))
+    for sent, passed in (({}, 0), ({"Outpost_Passed": "2"}, 2)):
+        stamped = asker(**sent).stamp(asked, Wish())
+        assert stamped.asked == Asked(b"{}", passed=passed)
+    for wrong in ("-1", "", "1e9", "9999", "x"):
+        with pytest.raises(InvalidRequest):
+            wish_in({"Outpost-Passed": wrong})
 
 
 @pytest.mark.parametrize("wrong", ["urgent", "", "critical, standard"])
