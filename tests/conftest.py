@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,13 +23,25 @@ from node.settings import Settings, home
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
+CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
 def pytest_configure() -> None:
     """Each worker of a parallel run keeps to cores of its own: engines that share one spin for each other's threads."""
     number, count = (os.environ.get(f"PYTEST_XDIST_WORKER{name}", "") for name in ("", "_COUNT"))
     if number and hasattr(os, "sched_setaffinity"):
-        own = sorted(os.sched_getaffinity(0))[int(number.removeprefix("gw")) :: int(count)]
+        own = sorted(CORES)[int(number.removeprefix("gw")) :: int(count)]
         if own:
             os.sched_setaffinity(0, own)
+
+
+@pytest.fixture(scope="module")
+def every_core() -> Iterator[None]:
+    """For tests of threads beside each other, which one core would keep waiting for each other for minutes."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES)
+    yield
+    os.sched_setaffinity(0, own)
 
 
 @pytest.fixture(scope="session")

@@ -111,7 +111,7 @@ class Slots:
         try:
             with (self.folder / name).open("rb") as file:
                 return file.read(MAX_BYTES + 1)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise SettingsError(f"Cannot read {self.folder / name}: {error.strerror}.") from error

@@ -87,7 +87,8 @@ class Completions:
         whole = asker.stamp(asked.request, asked.options.wish)
         recalls = asker.allows_recall(asked.options.wish)
         # Another model has another name, and would have given another answer.
-        question = recall.question(whole, seeded=asked.options.seeded) + model.info.id.encode() if recalls else b""
+        question = recall.question(whole, seeded=asked.options.seeded) if recalls else b""
+        question = question and question + model.info.id.encode()  # another model's answer is another answer
         request, degraded = self._service.admission.shape(whole)
         reply = partial(asked.reply, request)
         kept = _encode(msgspec.structs.replace(origin, model=model.info.id))

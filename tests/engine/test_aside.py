@@ -20,7 +20,7 @@ GREEDY = Sampling(temperature=0)
 
 
 @pytest.fixture(scope="module")
-def engine(weights: Path) -> Iterator[LlamaEngine]:
+def engine(weights: Path, every_core: None) -> Iterator[LlamaEngine]:
     opened = LlamaEngine(EngineSettings(slots=4, context=2048, threads=2, drafts="off"), "llama", weights)
     yield opened
     opened.close()

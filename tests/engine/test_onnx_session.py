@@ -45,7 +45,9 @@ def test_rows_of_other_lengths_beside_it_change_nothing(session: OnnxSession) ->
     session.feed(2, IDS[:, :9], [9], False)
     together = session.feed(0, np.array([[9], [7], [11]], np.int64), [6, 31, 10], False).logits
     assert together.shape[0] == 3
-    assert np.array_equal(alone, together[1])
+    # Not to the bit: how a product of matrices is divided among threads depends on their number and on its rows.
+    assert np.allclose(alone, together[1], rtol=1e-4, atol=1e-3)
+    assert alone.argmax() == together[1].argmax()
 
 
 def test_moved_and_restored_rows_go_on_alike(session: OnnxSession) -> None:

@@ -170,7 +170,7 @@ class ScriptedNode:
             count = 400
             for number in range(count):
                 await out.text(f"line {number}\n\n")
-                await asyncio.sleep(0 if number < 200 else 0.004)
+                await asyncio.sleep(0 if number < 200 else 0.012)
         else:
             text = {"evil": EVIL, "markdown": MARKDOWN, "quiet": ""}.get(word, f"You said: {word} {rest}")
             for piece in re.findall(r"(?s).{1,7}", text):

@@ -17,20 +17,30 @@ _BUFFER = 1 << 15  # what the near end may have in hand: the path is to be full,
 async def near(script: Script, log: Log) -> None:
     """Give bytes until cancelled."""
 
-    async def give(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    giving: set[asyncio.Task[None]] = set()
+
+    async def give(writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(high=_BUFFER)
         with contextlib.suppress(ConnectionError):
             while not writer.is_closing():
                 writer.write(_PIECE)
                 await writer.drain()
 
+    def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(give(writer))
+        giving.add(task)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
     listening = socket_with("cubic")
     listening.bind((NEAR, script.port))
-    server = await asyncio.start_server(give, sock=listening)
+    server = await asyncio.start_server(met, sock=listening)
     try:
         await asyncio.Future()
     finally:
         server.close()
+        for task in giving:
+            task.cancel()
+        await asyncio.gather(*giving, return_exceptions=True)
 
 
 async def far(script: Script, log: Log) -> None:
@@ -45,3 +55,5 @@ async def far(script: Script, log: Log) -> None:
         taken += len(await stream.read(1 << 16))
         log.times[0] += [loop.time()] * (taken // 1000 - len(log.times[0]))
     writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
