@@ -49,6 +49,7 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("streams", "reader_buffer_bytes"): (16 << 10, 64 << 20),
     ("streams", "max_age_s"): (60, 10 * 365 * 86_400),
     ("fleet", "poll_s"): (1, 30 * 86_400),
+    ("fleet", "wake_least_s"): (1, 86_400),
     ("fleet", "metered_bytes"): (0, 1 << 44),
     ("fleet", "unmetered_bytes"): (0, 1 << 44),
     ("fleet", "rate_bytes"): (0, 1 << 40),

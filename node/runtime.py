@@ -32,6 +32,7 @@ from node.fleet import profiles
 from node.fleet.boot import Upkeep, over
 from node.fleet.pinned import Pinned
 from node.fleet.share import MeshPeer, add_chunks
+from node.fleet.wakeup import Wakeup
 from node.generation import Admission, Load, Model, Prewarming, Sampling, TokenSource, Warmth
 from node.machine.memory import memory, resident
 from node.mesh import identity
@@ -122,7 +123,8 @@ class Node:
 
     def _join(self) -> list[Part]:
         """What works beside the model, in the order of starting; the node listens, and has a model, by then."""
-        return [self._neighbours, self._updater]
+        wakeup = Wakeup(self._settings.fleet, self._upkeep.node_id, self._updater.wake)
+        return [self._neighbours, self._updater, wakeup]
 
     def _serve_neighbours(self, app: web.Application) -> None:
         """Answer them, each time with the model that is served then."""

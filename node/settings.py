@@ -226,6 +226,18 @@ class Fleet(Section, frozen=True):
     "the ring of the fleet that this node is in, for rollouts that name rings"
     poll_s: float = 3600.0
     "seconds between two looks at the repository, give or take a quarter"
+    wake_url: str = ""
+    "MQTT broker and topic that say when to look at once, like mqtts://broker.example/fleet/wake; empty is none"
+    wake_login_file: str = ""
+    "file with USER:PASSWORD for that broker, which only its owner may read"
+    wake_ca_file: str = ""
+    "PEM file with the authorities that sign the broker's certificate; empty means those of the system"
+    wake_certificate: str = ""
+    "PEM file with a certificate that this node shows the broker"
+    wake_key: str = ""
+    "PEM file with its key; empty means that it is in the same file"
+    wake_least_s: float = 30.0
+    "least seconds between two looks that the broker causes, however many messages come"
     metered: bool = False
     "whether the way to fleet.url is paid by the byte"
     metered_bytes: int = 16 << 20

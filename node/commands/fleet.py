@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-MODULES = ("fleet_ca", "fleet_validate", "fleet_publish", "fleet_rollout", "fleet_wipe")
+MODULES = ("fleet_ca", "fleet_validate", "fleet_publish", "fleet_rollout", "fleet_wake", "fleet_wipe")
 
 _ABOUT = """\
 Nodes that belong together: who may be one of them, and what they run.
@@ -30,6 +30,7 @@ what they run, on the manager's machine:
   outpost fleet rollout spring --profile kiosk --percent 10
   outpost fleet sign --online                       every day, from a timer
   outpost fleet watch --hub URL                     stops rollouts where nodes report trouble
+  outpost fleet wake --url mqtts://broker/topic     nodes look at once, not at their usual times
 """
 
 Actions = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it

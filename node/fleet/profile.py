@@ -50,6 +50,7 @@ OWN = frozenset(
         *("server.host", "server.port", "server.api_keys", "server.tls_certificate", "server.tls_key"),
         *("link.port", "link.public_port", "link.serial", "limits.quota_file", "streams.database", "prewarm.folder"),
         *("fleet.url", "fleet.root", "fleet.mirror", "fleet.ca_file", "fleet.allow_http", "fleet.ring"),
+        *("fleet.wake_url", "fleet.wake_login_file", "fleet.wake_ca_file", "fleet.wake_certificate", "fleet.wake_key"),
         *("fleet.metered", "fleet.metered_bytes", "fleet.unmetered_bytes"),
         *("engine.oversize", "model.variant", "cloud.api_key_file", "cloud.api_key_env"),
         *("outbox.database", "outbox.callback_secret_file", "hub.role", "hub.key", "hub.key_file", "hub.ca_file"),

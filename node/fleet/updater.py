@@ -131,6 +131,7 @@ class Updater:
 
     def wake(self) -> None:
         """Look now: something may have changed. Whoever calls this says nothing else, so anybody may."""
+        self._looked_at = -math.inf  # what is under way may be stopped
         self._wake.set()
 
     async def activate(self, profile: Profile, probation_s: float) -> Mapping[str, Any]:

@@ -47,6 +47,10 @@ class Gauges(Collector):
         if hub := status.get("hub"):
             reached = float(hub["state"] == "reached")
             yield GaugeMetricFamily("llm_hub_reached", "1 if the last delivery reached the hub", reached)
+        if wakeup := status.get("wakeup"):
+            yield GaugeMetricFamily("llm_wakeup_connected", "1 while a broker may wake this node", wakeup["connected"])
+            yield CounterMetricFamily("llm_wakeups", "Looks at the repository that a broker caused", wakeup["wakeups"])
+            yield CounterMetricFamily("llm_wakeup_ignored", "Messages that are no revision", wakeup["ignored"])
         if "fabric" in (mesh := status.get("mesh", {})):
             yield from _mesh(mesh)
 

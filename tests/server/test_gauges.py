@@ -129,3 +129,14 @@ async def test_what_waits_for_the_network() -> None:
     assert seen["llm_later_waiting"] == 4
     assert seen["llm_later_answered_total"] == 6
     assert seen["llm_hub_reached"] == 0
+
+
+def test_a_wake_up_that_is_there_is_counted() -> None:
+    class Woken(ScriptedService):
+        def status(self) -> Mapping[str, Mapping[str, Any]]:
+            return {"wakeup": {"connected": False, "wakeups": 3, "ignored": 2}}
+
+    seen = figures(Woken())
+    assert seen["llm_wakeup_connected"] == 0
+    assert (seen["llm_wakeups_total"], seen["llm_wakeup_ignored_total"]) == (3, 2)
+    assert "llm_wakeup_connected" not in figures(ScriptedService())
