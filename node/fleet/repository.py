@@ -90,6 +90,7 @@ class _CarefulRedirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> urllib.request.Request | None:
         if reason := why_not(newurl, allow_http=self._settings.allow_http):
+            fp.close()  # nobody else does once an error leaves here
             raise DownloadError(f"the server redirects to where nothing is fetched from: {reason}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]  # HTTPMessage
 

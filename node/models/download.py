@@ -103,11 +103,13 @@ class _CarefulRedirects(urllib.request.HTTPRedirectHandler):
         try:
             sources.checked_url(newurl)
         except ValueError as error:
+            fp.close()  # nobody else does once an error leaves here
             raise PullError(f"The server redirects to where nothing is fetched from: {error}.") from error
         return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]  # HTTPMessage
 
 
 def _refused(url: str, error: urllib.error.HTTPError, partial: Partial) -> str | None:
+    error.close()
     held = partial.position - partial.start
     if error.code == 416 and held:
         if _content_range(error.headers)[1] == held:

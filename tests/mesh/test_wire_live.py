@@ -26,7 +26,7 @@ from tests.mesh.fleets import Fleet
 from tests.support.namespaces import Wire, skip_unless_possible
 
 FULL = os.environ.get("OUTPOST_TEST_MESH") == "full"
-PATIENCE = 1.0 if FULL else 6.0  # what a promise is multiplied by
+PATIENCE = 1.0 if FULL else 12.0  # what a promise is multiplied by
 FLEET_MATES = 5 if FULL else 4
 SERVE = "serve --engine echo --set tune.auto=false --set streams.durability=off".split()
 ASK = json.dumps({"model": "echo", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}).encode()

@@ -62,10 +62,10 @@ class Visit:
         await self.page.press("#input", "Enter")
 
     async def sees(self, selector: str, text: str | re.Pattern[str]) -> None:
-        await self.page.locator(selector).last.filter(has_text=text).wait_for(timeout=5000)
+        await self.page.locator(selector).last.filter(has_text=text).wait_for(timeout=30_000)
 
     async def done(self) -> None:
-        await self.page.locator("body:not(:has(.busy, .answer.live))").wait_for(timeout=5000)
+        await self.page.locator("body:not(:has(.busy, .answer.live))").wait_for(timeout=30_000)
 
     async def text(self, selector: str) -> str:
         return await self.page.locator(selector).last.inner_text()
