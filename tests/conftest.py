@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,13 @@ def pytest_configure() -> None:
         own = sorted(CORES)[int(number.removeprefix("gw")) :: int(count)]
         if own:
             os.sched_setaffinity(0, own)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaks_are_blamed_here() -> Iterator[None]:
+    """What a file's tests left open fails that file, not whichever one happens to collect it later."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,8 @@ def test_nothing_of_a_user_is_left_and_a_restart_knows_nobody(home: Path, capsys
     try:
         with pytest.raises(urllib.error.HTTPError) as unknown:
             urllib.request.urlopen(f"{url}/v1/streams/{stream}", timeout=60)
-        assert unknown.value.code == 404
+        with unknown.value:
+            assert unknown.value.code == 404
         with urllib.request.urlopen(f"{url}/v1/prewarm", timeout=60) as response:
             assert json.load(response) == {"prefixes": []}
     finally:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,9 @@ def wait_ready(url: str, process: subprocess.Popen[bytes], seconds: float = 60.0
             with urllib.request.urlopen(f"{url}/health/ready", timeout=2) as response:
                 if response.status == 200:
                     return
+        except urllib.error.HTTPError as early:
+            early.close()  # it holds a socket
         except OSError:
-            time.sleep(0.02)
+            pass
+        time.sleep(0.02)
     raise AssertionError("the node did not become ready")
