@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from node.errors import SettingsError
-from node.ranges import RANGES
+from node.ranges import MOST_SLOTS, RANGES
 from node.redact import Redactor
 from node.settings import SECTIONS, Cloud, Engine, Hub, Outbox, Section, Settings
 
@@ -235,6 +235,8 @@ def _is_safe(url: str) -> bool:
 
 
 def _check_engine(engine: Engine) -> None:
+    if engine.kind != "echo" and engine.slots > MOST_SLOTS:
+        raise SettingsError(f"engine.slots must be between 1 and {MOST_SLOTS}, not {engine.slots}.")
     if engine.batch < engine.slots:
         raise SettingsError(f"engine.batch is {engine.batch}, but {engine.slots} slots make as many tokens a step.")
     if engine.ubatch > engine.batch:

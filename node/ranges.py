@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MOST_SLOTS = 127  # of an engine with a model: `engine.seats` says why
+
 # (section, key) -> (least, most)
 RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("server", "port"): (0, 65535),
@@ -21,7 +23,7 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("cloud", "handicap_s"): (0, 86_400),
     ("cloud", "first_s"): (0.1, 600),
     ("cloud", "silence_s"): (0.1, 600),
-    ("engine", "slots"): (1, 127),
+    ("engine", "slots"): (1, 4096),
     ("engine", "context"): (0, 1 << 20),
     ("engine", "kv_tokens"): (0, 1 << 24),
     ("engine", "batch"): (64, 8192),
@@ -30,6 +32,7 @@ RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("engine", "gpu_layers"): (-1, 10_000),
     ("engine", "step_ms"): (1, 10_000),
     ("engine", "prefill_step_ms"): (1, 60_000),
+    ("engine", "echo_rate"): (0, 5000),
     ("sampling", "temperature"): (0, 2),
     ("sampling", "top_p"): (0, 1),
     ("sampling", "top_k"): (0, 1000),

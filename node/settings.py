@@ -62,7 +62,7 @@ class Engine(Section, frozen=True):
     providers: tuple[Literal["auto", "tensorrt", "cuda", "qnn", "openvino", "vitisai", "cpu"], ...] = ("auto",)
     "what runs an ONNX model: the first of these that can; auto goes through all of them"
     slots: int = 8
-    "requests that run at the same time"
+    "requests that run at the same time; at most 127, with the echo engine 4096"
     context: int = 0
     "longest prompt + answer of one request, in tokens; 0 takes the model's own"
     kv_tokens: int = 0
@@ -89,6 +89,8 @@ class Engine(Section, frozen=True):
     "check guessed tokens in the same step where that pays: from past answers and own text, from own text, or not"
     pooling: Literal["auto", "none", "mean", "last"] = "auto"
     "how embeddings are made from token states; auto takes the model's own, or the mean; none turns them off"
+    echo_rate: float = 0.0
+    "tokens a second of each answer of the echo engine, all of a step at once as a model makes them; 0 is no limit"
 
 
 class SamplingDefaults(Section, frozen=True):

@@ -37,6 +37,13 @@ def test_a_profile_stands_above_the_defaults_and_below_what_the_node_says(tmp_pa
     assert profile["engine"] == {"slots": 1, "context": 99}  # the caller's own is left alone
 
 
+def test_only_the_echo_engine_has_so_many_slots() -> None:
+    many = {"engine.slots": "1000", "engine.batch": "1000"}
+    with pytest.raises(SettingsError, match=r"engine\.slots must be between 1 and 127"):
+        load(environment={}, flags=many)
+    assert load(environment={}, flags={**many, "engine.kind": "echo"}).engine.slots == 1000
+
+
 def test_a_profile_must_go_with_the_rest() -> None:
     with pytest.raises(SettingsError, match=r"engine.slots must be between"):
         load(environment={}, profile={"engine": {"slots": 0}})

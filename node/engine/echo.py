@@ -73,6 +73,8 @@ class EchoEngine:
         self._slots = slots
         self.model: Model = EchoModel(info)
         self._cells = max(settings.kv_tokens, context)
+        self._step_s = 1 / settings.echo_rate if settings.echo_rate else 0.0
+        self._due = 0.0  # when the last step should have begun
         self._requests: dict[str, Request] = {}
         self._done: dict[str, int] = {}  # prompt bytes read + bytes answered
         self._cancelled: list[tuple[str, Event]] = []
@@ -107,7 +109,7 @@ class EchoEngine:
         events, self._cancelled = self._cancelled, []
         active = [request for request in self._requests.values() if request.id not in self._held]
         if active:
-            time.sleep(STEP_S)
+            self._pause(time.monotonic())
         for request in active:
             events += [(request.id, event) for event in self._advance(request)]
         return events
@@ -129,6 +131,11 @@ class EchoEngine:
 
     def close(self) -> None:
         self.fail_all()
+
+    def _pause(self, now: float) -> None:
+        """Wait until the next step is due; a short delay is made up for, so that the rate is kept."""
+        self._due = max(self._due + self._step_s, now - self._step_s) if self._step_s else now + STEP_S
+        time.sleep(max(0.0, self._due - now))
 
     def _forget(self, request_id: str) -> None:
         request, done = self._requests.pop(request_id), self._done.pop(request_id)

@@ -46,10 +46,10 @@ class Acknowledgements:
         delay = max(0.0, now - self._largest_at)
         ack = Ack(max(0, self.window.largest), delay, self.window.recent(packet.BITMAP))
         blocks: list[Block] = [ack]
-        size = len(packet.encode(ack))
+        size = packet.ACK_SIZE
         for slot in self._touched:
             got = streams[slot].receiver.got()
-            more = len(packet.encode(got))
+            more = len(packet.encode(got)) if got.ranges else packet.GOT_HEAD
             if size + more > room:
                 break
             blocks.append(got)

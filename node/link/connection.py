@@ -58,6 +58,7 @@ _AT_ONCE = 64  # most packets of one call
 _PADDED = 3  # first packets of a client that are full
 _MENDS = 4
 _CHALLENGE_SIZE = 9
+_CARRYING = (Data, Repair, Flight)
 
 
 class Connection:
@@ -98,6 +99,7 @@ class Connection:
         self._cramped = False  # what is due finds no room until more came from an address that is not proven
         self._as_of = -math.inf
         self._closing: Close | None = None
+        self._due: tuple[float, float] | None = None  # now, and when something is due: until anything happens
 
     @property
     def path(self) -> Path:
@@ -110,6 +112,7 @@ class Connection:
         """Use a slot; `receive_from`, `crc` and `size` are what is known of a text that goes on."""
         if slot in self._streams or not 0 <= slot < MAX_SLOTS:
             raise ValueError(f"slot {slot} cannot be opened")
+        self._due = None
         receiver = Receiver(slot, receive_from, crc, size, self._store)
         self._streams[slot] = Stream(Sender(slot, send_from, crc, size), receiver)
         if self._client:
@@ -117,24 +120,28 @@ class Connection:
 
     def send(self, slot: int, chunk: bytes, now: float) -> None:
         """Send a chunk; it leaves with the next `datagrams_to_send`."""
-        stream = self._out.wake(slot)
+        stream = self._woken(slot)
         if not stream.sender.done:
             stream.sender.push(chunk)
             stream.schedule.news(now)
 
     def finish(self, slot: int, now: float, meta: bytes = b"") -> None:
         """No more chunks will be sent on a slot."""
-        stream = self._out.wake(slot)
+        stream = self._woken(slot)
         if stream.sender.end is None and not stream.sender.done:
             stream.sender.finish(meta)
             stream.schedule.news(now)
 
     def stop(self, slot: int, now: float) -> None:
         """Tell the other end that no more of this slot is wanted; it should finish it."""
-        stream = self._out.wake(slot)
+        stream = self._woken(slot)
         if not stream.receiver.done:
             stream.stopping = True
             stream.schedule.news(now)
+
+    def _woken(self, slot: int) -> Stream:
+        self._due = None
+        return self._out.wake(slot)
 
     def backlog(self, slot: int) -> int:
         """Bytes of a slot that were never sent."""
@@ -150,11 +157,11 @@ class Connection:
 
     def ping(self) -> None:
         """Ask the other end for a sign of life."""
-        self._pinging = True
+        self._pinging, self._due = True, None
 
     def close(self, reason: int = 0) -> None:
         """Tell the other end, once, and be closed."""
-        self._closing = Close(reason)
+        self._closing, self._due = Close(reason), None
 
     def next_event(self) -> Event | None:
         """What happened, in order; None when there is nothing more."""
@@ -176,7 +183,7 @@ class Connection:
             self._move(address)
         if address == self.address:
             self._bytes_in += len(data)
-        self.last_heard = now
+        self.last_heard, self._due = now, None
         self.received += 1
         self._cramped = False
         try:
@@ -201,13 +208,13 @@ class Connection:
         eliciting = False
         repaired: dict[int, None] = {}
         for block in blocks:
-            if isinstance(block, Data | Repair | Flight):
-                repaired[block.slot] = None
             if isinstance(block, Ack):
                 self._acked(block, now)
             elif isinstance(block, Got):
                 self._got(block, now)
             else:
+                if isinstance(block, _CARRYING):
+                    repaired[block.slot] = None
                 eliciting = True
                 at_once |= self._apply(block)
         for slot in list(repaired)[:_MENDS]:
@@ -219,7 +226,7 @@ class Connection:
         """Take one block that asks for an acknowledgement; True when that must go at once."""
         match block:
             case Data() | Repair() | Flight() | End():
-                return self._brought(block.slot, partial(_received, block)) or isinstance(block, End)
+                return self._brought(block.slot, partial(_received, block)) or type(block) is End
             case Stop(slot):
                 stream = self._stream(slot)
                 if stream and not stream.sender.done and stream.sender.end is None:
@@ -291,6 +298,7 @@ class Connection:
             self.close()
         while len(out) < _AT_ONCE and not self.closed and (body := self._next_body(now)) is not None:
             blocks, eliciting = body
+            self._due = None
             sealed = self._sealed(blocks)
             self._bytes_out += len(sealed)
             self._out.left(self._next_number - 1, len(sealed), eliciting, now)
@@ -359,9 +367,13 @@ class Connection:
         return min(self._acks.due, self._ping_at()) if self._cramped else self._due_at(now)
 
     def _due_at(self, now: float) -> float:
+        if self._due is not None and self._due[0] == now:
+            return self._due[1]
         if self._closing is not None or self._response or self._pinging:
             return now
-        return min(self._acks.due, self._ping_at(), self._out.next_at(now))
+        when = min(self._acks.due, self._ping_at(), self._out.next_at(now))
+        self._due = now, when
+        return when
 
     def dead(self, now: float) -> bool:
         """Whether nobody was heard for so long that the link is given up."""

@@ -67,11 +67,15 @@ class Departures:
         """Bytes of text that have not been acknowledged, or were not even sent."""
         return sum(stream.sender.unacknowledged for stream in self._busy.values())
 
-    def _awake(self) -> list[tuple[int, Stream]]:
-        """The busy streams; those that have become idle are forgotten."""
-        awake = [(slot, stream) for slot, stream in self._busy.items() if stream.active]
+    def _awake(self, now: float) -> list[tuple[float, int]]:
+        """When a packet of each busy stream goes, silence considered; those that have become idle are forgotten."""
+        if not self._busy:
+            return []
+        pto = self.path.pto
+        least = self.last + 1.0 if now - self._unanswered > SILENT_S else -math.inf
+        awake = [(max(s.schedule.when(pto), least), slot) for slot, s in self._busy.items() if s.active]
         if len(awake) < len(self._busy):
-            self._busy = dict(awake)
+            self._busy = {slot: self._busy[slot] for _, slot in awake}
         return awake
 
     def left(self, number: int, size: int, eliciting: bool, now: float) -> None:
@@ -90,8 +94,8 @@ class Departures:
 
     def next_at(self, now: float) -> float:
         """When something is due and may go; infinity where nothing is."""
-        pto = self.path.pto
-        due = min((self._when(stream, pto, now) for _, stream in self._awake()), default=math.inf)
+        awake = self._awake(now)
+        due = min(awake)[0] if awake else math.inf
         if self._flights:
             due = min(due, self._flights[0][0])
         return max(due, self._free_at)
@@ -103,21 +107,16 @@ class Departures:
         if self._flight_due(now, room):
             return [self._flights.popleft()[1]]
         blocks: list[Block] = []
-        for stream in self._by_due(now):
-            if room < LEAST_ROOM:
-                break
-            more = self._from(stream, now, room, flights)
+        more: list[Block] = []
+        for when, slot in sorted(self._awake(now)):  # the longest due first
             room -= sum(len(packet.encode(block)) for block in more)
+            if when > now or room < LEAST_ROOM:
+                break
+            more = self._from(self.streams[slot], now, room, flights)
             blocks += more
         if not blocks and self._flight_due(now, room):
             return [self._flights.popleft()[1]]
         return blocks
-
-    def _by_due(self, now: float) -> list[Stream]:
-        """The streams whose packets are due, the longest due first."""
-        pto = self.path.pto
-        due = [(when, slot) for slot, stream in self._awake() if (when := self._when(stream, pto, now)) <= now]
-        return [self.streams[slot] for _, slot in sorted(due)]
 
     def _flight_due(self, now: float, room: int) -> bool:
         if not self._flights or self._flights[0][0] > now:
@@ -161,8 +160,3 @@ class Departures:
         if not self.path.tight:
             return _BUDGET
         return max(_LEAST_BUDGET, min(_BUDGET, int(self.path.rate * _HOLD_S) - PER_PACKET))
-
-    def _when(self, stream: Stream, pto: float, now: float) -> float:
-        """When a busy stream's next packet goes, silence considered."""
-        when = stream.schedule.due(pto)[0]
-        return max(when, self.last + 1.0) if now - self._unanswered > SILENT_S else when

@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from node.errors import LinkError
 
@@ -51,15 +52,13 @@ _FLIGHT = struct.Struct(">BBBBBH")
 PAD, DATA, REPAIR, END, STOP, ACK, GOT, FLIGHT, CHALLENGE, RESPONSE, PING, CLOSE = range(12)
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(msgspec.Struct, frozen=True):
     slot: int
     first: int
     chunks: Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(msgspec.Struct, frozen=True):
     slot: int
     first: int
     count: int
@@ -67,8 +66,7 @@ class Repair:
     symbols: Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     slot: int
     chunks: int
     size: int
@@ -76,13 +74,11 @@ class End:
     meta: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True):
     """`delay` is in seconds."""
 
     largest: int
@@ -90,8 +86,7 @@ class Ack:
     bitmap: int
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(msgspec.Struct, frozen=True):
     """`ranges` are, from `next` on, (how many chunks are missing, how many after them have come)."""
 
     slot: int
@@ -101,8 +96,7 @@ class Got:
     wrong: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(msgspec.Struct, frozen=True):
     slot: int
     flight: int
     data: int
@@ -111,23 +105,19 @@ class Flight:
     shard: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True):
     token: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     token: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(msgspec.Struct, frozen=True):
     reason: int
 
 
@@ -164,6 +154,8 @@ def data_size(chunk: bytes) -> int:
 DATA_HEAD = 1 + _SLOT_FIRST_COUNT.size
 REPAIR_HEAD = 1 + _REPAIR.size
 FLIGHT_HEAD = 1 + _FLIGHT.size
+ACK_SIZE = 1 + _ACK.size
+GOT_HEAD = 1 + _GOT.size
 
 
 def encode(block: Block) -> bytes:
@@ -234,7 +226,7 @@ class _Reader:
                 slot, chunks, size, crc, length = self._unpack(_END)
                 return End(slot, chunks, size, crc, self._bytes(length))
             case 4:
-                return Stop(self._bytes(1)[0])
+                return Stop(self._byte())
             case 5:
                 largest, delay, bitmap = self._unpack(_ACK)
                 return Ack(largest, delay * DELAY_UNIT_S, bitmap)
@@ -250,7 +242,7 @@ class _Reader:
             case 10:
                 return Ping()
             case 11:
-                return Close(self._bytes(1)[0])
+                return Close(self._byte())
         raise LinkError(f"There is no block of type {kind}.")
 
     def _got(self) -> Got:
@@ -259,11 +251,21 @@ class _Reader:
         return Got(slot, following, ranges, bool(state & 1), bool(state & 2))
 
     def _unpack(self, shape: struct.Struct) -> tuple[int, ...]:
-        return shape.unpack(self._bytes(shape.size))
+        at = self._at
+        self._at += shape.size
+        if self._at > len(self._body):
+            raise LinkError("A block ends after its datagram.")
+        return shape.unpack_from(self._body, at)
 
     def _varint(self) -> int:
-        value = self._bytes(1)[0]
-        return value if value < 0x80 else (value & 0x7F) << 8 | self._bytes(1)[0]
+        value = self._byte()
+        return value if value < 0x80 else (value & 0x7F) << 8 | self._byte()
+
+    def _byte(self) -> int:
+        self._at += 1
+        if self._at > len(self._body):
+            raise LinkError("A block ends after its datagram.")
+        return self._body[self._at - 1]
 
     def _bytes(self, count: int) -> bytes:
         end = self._at + count

@@ -34,6 +34,7 @@ _BURSTS = 16  # longest burst told apart
 _FADE = 0.98  # what a burst still counts after the next
 _FIRST_LOSS = 0.02  # expected before anything was seen: some protection from the start
 _FIRST_RTT = 0.1
+_LOG = 512  # most acknowledged packets, and rates, that are remembered
 
 
 class Path:
@@ -50,6 +51,8 @@ class Path:
         self._largest = -1
         self._run = 0
         self._bursts = [0.0] * (_BURSTS + 1)
+        self.mean_burst = 1.0  # packets lost in a row, on average; 1 where nothing was lost yet
+        self.burst_q95 = 1  # the length that 95 % of the bursts do not exceed
         self._events = _LossEvents()
         self._floor = _Floor()
         self._arrived = _Arrived()
@@ -108,6 +111,7 @@ class Path:
             self._bursts = [count * _FADE for count in self._bursts]
             self._bursts[min(self._run, _BURSTS)] += 1
             self._run = 0
+            self.mean_burst, self.burst_q95 = _mean_burst(self._bursts), _burst_q95(self._bursts)
         self._events.passed()
 
     def _observe_rtt(self, rtt: float, size: int, now: float) -> None:
@@ -147,22 +151,6 @@ class Path:
         return self._floor.least if self.measured else self.srtt
 
     @property
-    def mean_burst(self) -> float:
-        """Packets lost in a row, on average; 1 where nothing was lost yet."""
-        total = sum(self._bursts)
-        return sum(length * count for length, count in enumerate(self._bursts)) / total if total > 0.5 else 1.0
-
-    @property
-    def burst_q95(self) -> int:
-        """The length that 95 % of the bursts do not exceed."""
-        total, seen = sum(self._bursts), 0.0
-        for length, count in enumerate(self._bursts):
-            seen += count
-            if seen >= 0.95 * total > 0:
-                return max(1, length)
-        return 1
-
-    @property
     def tight(self) -> bool:
         """Whether the path's own capacity is the limit, not good manners."""
         return self._limit < math.inf
@@ -173,6 +161,20 @@ class Path:
         if not self.measured:
             return LEAST_RATE
         return min(self._limit, max(LEAST_RATE, 2 * self._events.tfrc(self.srtt)))
+
+
+def _mean_burst(bursts: list[float]) -> float:
+    total = sum(bursts)
+    return sum(length * count for length, count in enumerate(bursts)) / total if total > 0.5 else 1.0
+
+
+def _burst_q95(bursts: list[float]) -> int:
+    total, seen = sum(bursts), 0.0
+    for length, count in enumerate(bursts):
+        seen += count
+        if seen >= 0.95 * total > 0:
+            return max(1, length)
+    return 1
 
 
 class _LossEvents:
@@ -236,19 +238,29 @@ class _Arrived:
     MEMORY_S = 15.0
 
     def __init__(self) -> None:
-        self._log: deque[tuple[float, int]] = deque(maxlen=512)
-        self._rates: deque[tuple[float, float]] = deque(maxlen=512)
+        self._log: deque[tuple[float, int]] = deque()
+        self._sum = 0  # bytes in the log: adding them up for each acknowledgement would cost more than all else
+        self._rates: deque[tuple[float, float]] = deque(maxlen=_LOG)  # falling: what is no more than a later one is out
 
     def add(self, size: int, now: float) -> None:
+        if len(self._log) == _LOG:
+            self._forget()
         self._log.append((now, size))
+        self._sum += size
+
+    def _forget(self) -> None:
+        self._sum -= self._log.popleft()[1]
 
     def capacity(self, now: float, rtt: float) -> float:
         """Bytes a second; 0 where too little is known."""
         span = max(1.0, 2 * rtt)
         while self._log and self._log[0][0] < now - span:
-            self._log.popleft()
+            self._forget()
         if len(self._log) >= 4 and now - self._log[0][0] > span / 2:
-            self._rates.append((now, sum(size for _, size in self._log) / span))
+            rate = self._sum / span
+            while self._rates and self._rates[-1][1] <= rate:
+                self._rates.pop()
+            self._rates.append((now, rate))
         while self._rates and self._rates[0][0] < now - self.MEMORY_S:
             self._rates.popleft()
-        return max((rate for _, rate in self._rates), default=0.0)
+        return self._rates[0][1] if self._rates else 0.0

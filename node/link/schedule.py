@@ -65,6 +65,10 @@ class Schedule:
         if not self._plan or self._plan[0][0] > now:
             self._plan.insert(0, (now, Kind.REPEAT))
 
+    def when(self, pto: float) -> float:
+        """When the next packet goes."""
+        return self._plan[0][0] if self._plan else self.due(pto)[0]
+
     def due(self, pto: float) -> tuple[float, Kind]:
         """When the next packet goes, and which; only asked while something waits."""
         if self._plan:

@@ -59,7 +59,7 @@ class Sender:
     @property
     def waiting(self) -> bool:
         """Whether something is not acknowledged."""
-        return not self.done and (len(self._come) < len(self._chunks) or self.end is not None)
+        return not (self.whole or self.wrong) and (len(self._come) < len(self._chunks) or self.end is not None)
 
     @property
     def done(self) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from node.link import packet
 from node.link.connection import Connection
-from node.link.events import Event
+from node.link.events import Address, Event
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class UdpLinks:
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
         self._socket: socket.socket | None = None
+        self.came = self.sent = 0  # datagrams, whatever they were
         self.unknown = 0  # datagrams for no link of ours
         self.refused = 0  # datagrams that the kernel did not take
 
@@ -107,17 +108,17 @@ class UdpLinks:
             self._timer.cancel()
 
     def _readable(self) -> None:
-        assert self._socket is not None
         now = self._loop.time()
         touched: dict[Connection, None] = {}
         for _ in range(_BATCH):
             try:
-                data, address = self._socket.recvfrom(packet.MAX_DATAGRAM + 1)
+                data, address = self._take()
             except BlockingIOError:
                 break
             except OSError as error:  # an ICMP message about what was sent before
                 log.debug("the UDP socket says: %s", error)
                 continue
+            self.came += 1
             connection = self._links.get(int.from_bytes(data[1:5], "big"))
             if connection is None:
                 self.unknown += 1
@@ -171,13 +172,22 @@ class UdpLinks:
             return
         for data, address in connection.datagrams_to_send(now):
             try:
-                if self._peer:
-                    self._socket.send(data)
-                else:
-                    self._socket.sendto(data, address)  # type: ignore[call-overload]  # what recvfrom gave
+                self._put(data, address)
+                self.sent += 1
             except OSError as error:
                 self.refused += 1
                 log.debug("a datagram was not taken: %s", error)
+
+    def _take(self) -> tuple[bytes, Address]:
+        assert self._socket is not None
+        return self._socket.recvfrom(packet.MAX_DATAGRAM + 1)
+
+    def _put(self, data: bytes, address: Address) -> None:
+        assert self._socket is not None
+        if self._peer:
+            self._socket.send(data)
+        else:
+            self._socket.sendto(data, address)  # type: ignore[call-overload]  # what recvfrom gave
 
     def _arm(self) -> None:
         while self._timers and self._armed.get(self._timers[0][2]) != self._timers[0][0]:

@@ -118,8 +118,8 @@ class Paced:
         """Everything was given out."""
         return self._session.end is not None and self.cursor >= self._session.count
 
-    async def next(self, timeout: float) -> Piece | None:
-        """What may be written now; None when nothing came for `timeout` seconds, or no more comes."""
+    async def next(self, timeout: float | None = None) -> Piece | None:
+        """What may be written now; None when no more comes, or nothing came for `timeout` seconds (a timer a piece)."""
         wire, session = self._wire, self._session
         while True:
             room, waiting = wire.room(), session.count - self.cursor

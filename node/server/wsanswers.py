@@ -36,7 +36,6 @@ from node.settings import Settings
 from node.stream.session import Piece, Session
 
 _MOST_REPLIES = 32
-_IDLE_S = 60.0  # silence is the heartbeat's business
 
 _log = logging.getLogger(__name__)
 
@@ -249,7 +248,7 @@ class Answers:
         last, observe = generation.arrived, meter.first_text if cursor == 0 else meter.gap
         with Paced(line.wire, session, cursor) as paced:
             while not paced.done:
-                if piece := await paced.next(_IDLE_S):
+                if piece := await paced.next():  # silence is the heartbeat's business
                     await line.send(partial(self._token, generation.ref, reply, piece))
                     sent = line.wire.clock()
                     observe(sent - last)

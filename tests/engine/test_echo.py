@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,18 @@ def test_it_says_what_it_was_told(engine: EchoEngine) -> None:
     outcome = run(engine, [Request("r", tuple("naïve 👍".encode()), 100)])["r"]
     assert outcome.text.decode() == "naïve 👍"
     assert outcome.end == Finished("stop", 11, 11)
+
+
+def test_a_rate_is_kept_and_delays_are_made_up_for() -> None:
+    paused = EchoEngine(Engine(kind="echo", echo_rate=200.0), "echo")
+    began = time.monotonic()
+    outcome = run(paused, [Request("r", tuple(b"abcdefgh"), 41, ignore_eos=True)])["r"]
+    took = time.monotonic() - began
+    assert outcome.text == b"abcdefgh" * 5 + b"a"
+    assert took >= 0.19, "40 gaps of 5 ms, but for the first step's head start"
+    paused._due = time.monotonic() + 0.001
+    paused._pause(paused._due + 0.003)
+    assert paused._due < time.monotonic() + 0.006, "what was late is not waited for again"
 
 
 def test_limits_and_repetition(engine: EchoEngine) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from node.engine import seats
 from node.errors import EngineFailed
-from node.ranges import RANGES
+from node.ranges import MOST_SLOTS
 
 
 @pytest.mark.parametrize("slots", [1, 8, seats.MOST_SLOTS])
@@ -16,7 +16,7 @@ def test_there_is_an_id_for_everyone(slots: int) -> None:
 
 
 def test_settings_allow_as_many_slots_as_there_are_ids_for() -> None:
-    assert RANGES["engine", "slots"] == (1, seats.MOST_SLOTS)
+    assert seats.MOST_SLOTS == MOST_SLOTS
 
 
 def test_a_slot_and_a_seat_are_needed() -> None:

@@ -45,7 +45,7 @@ def test_blocks_are_read_as_they_are_said() -> None:
     for one in stored("packets.json")["blocks"]:
         (block,) = packet.decode(bytes.fromhex(one["block"]))
         assert type(block).__name__ == one["type"]
-        for name in block.__dataclass_fields__:
+        for name in block.__struct_fields__:
             assert plain(getattr(block, name)) == pytest.approx(one[name]) if name == "delay" else True
             if name != "delay":
                 assert plain(getattr(block, name)) == one[name]

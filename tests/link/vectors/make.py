@@ -6,10 +6,11 @@ page's decoder in a browser. Bytes are hexadecimal, `stream` is decimal because 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from node.link import cobs, fec, frame, packet
 from node.link.connection import Connection
@@ -115,7 +116,7 @@ def packets() -> dict[str, Any]:
         {
             "block": packet.encode(one).hex(),
             "type": type(one).__name__,
-            **{field.name: plain(getattr(one, field.name)) for field in dataclasses.fields(one)},
+            **{field.name: plain(getattr(one, field.name)) for field in msgspec.structs.fields(one)},
         }
         for one in BLOCKS
     ]
