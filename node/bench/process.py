@@ -30,11 +30,27 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class NodeProcess:
-    """An async context manager; inside it the node is ready. `changes` are settings as KEY=VALUE."""
+def environment() -> dict[str, str]:
+    """Of a process that runs this very package, wherever it lies."""
+    path = os.pathsep.join(filter(None, (str(_HOUSE), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
-    def __init__(self, changes: Sequence[str] = (), *, start_s: float = 120.0, stop_s: float = 20.0) -> None:
-        self._changes = changes
+
+class NodeProcess:
+    """An async context manager; inside it the node is ready. `changes` are settings as KEY=VALUE.
+
+    `through` is the module that is run, with words of its own before `serve`.
+    """
+
+    def __init__(
+        self,
+        changes: Sequence[str] = (),
+        *,
+        through: Sequence[str] = ("node",),
+        start_s: float = 120.0,
+        stop_s: float = 20.0,
+    ) -> None:
+        self._changes, self._through = changes, through
         self._start_s, self._stop_s = start_s, stop_s
         self._said: deque[str] = deque(maxlen=20)
         self._process: asyncio.subprocess.Process | None = None
@@ -45,7 +61,7 @@ class NodeProcess:
         found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._process = await asyncio.create_subprocess_exec(
             *self._command(),
-            env=self._environment(),
+            env=environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -101,11 +117,7 @@ class NodeProcess:
 
     def _command(self) -> list[str]:
         changes = [word for change in (*self._changes, *_OWN) for word in ("--set", change)]
-        return [sys.executable, "-P", "-m", "node", "serve", *changes]
-
-    def _environment(self) -> dict[str, str]:
-        path = os.pathsep.join(filter(None, (str(_HOUSE), os.environ.get("PYTHONPATH"))))
-        return {**os.environ, "PYTHONPATH": path}
+        return [sys.executable, "-P", "-m", *self._through, "serve", *changes]
 
     async def _read(self, errors: asyncio.StreamReader, found: asyncio.Future[str]) -> None:
         """Everything the node says, for as long as it lives; the last lines are kept."""

@@ -19,7 +19,16 @@ from node.bench.bare import BareLoop
 from node.bench.process import NodeProcess
 from node.bench.report import Figure, Report, as_json, table
 from node.client import Client
-from node.commands import bench_drafts, bench_link, bench_load, bench_memory, bench_mesh, bench_prewarm, bench_warming
+from node.commands import (
+    bench_drafts,
+    bench_link,
+    bench_link_streams,
+    bench_load,
+    bench_memory,
+    bench_mesh,
+    bench_prewarm,
+    bench_warming,
+)
 from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.fleet import profiles
@@ -135,6 +144,10 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     bench_load.add_arguments(loaded)
     lossy = _add(benches, "link", "what lost packets do to an answer over a link", bench_link.ABOUT, _link)
     bench_link.add_arguments(lossy)
+    crowd = _add(
+        benches, "link-streams", "what many links at once cost, and floods", bench_link_streams.ABOUT, _link_streams
+    )
+    bench_link_streams.add_arguments(crowd)
     taken = _add(benches, "memory", "how much memory it takes, against what is computed", bench_memory.ABOUT, _memory)
     bench_memory.add_arguments(taken)
     warm = _add(benches, "prewarm", "what warm prefixes are worth on a replay", bench_prewarm.ABOUT, _prewarm)
@@ -254,6 +267,10 @@ async def _link(args: argparse.Namespace, settings: Settings, changes: list[str]
         await bench_link.measure(args),
         ("simulated cells: the path and the clock; live ones: this machine, and what else it does",),
     )
+
+
+async def _link_streams(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    return Report("outpost bench link-streams", await bench_link_streams.measure(args), _conditions(settings)[1:])
 
 
 async def _memory(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:

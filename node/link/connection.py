@@ -20,11 +20,12 @@ is to be said, news wait, and travel together; packets grow to what fits 0.4 s o
 challenge has come back from it, at most three times as many bytes go there as came from it. A client whose own address
 changes needs to do nothing but send.
 
-**Bounds.** One end holds of the other's text at most `receiver.HELD` bytes out of order for all slots together, and for
-each slot in use 32 kB that repair symbols may refer to; of its own text what was not acknowledged (the application
-watches `unacknowledged`), as chunks and once more as the shards of flights; 256 packets it waits to hear of; and the
-events of the datagrams that it was given since `next_event` was called last, some 200 of each. A datagram costs at most
-`_MENDS` attempts to solve for what was lost. The last packet number is a CLOSE: a link must be opened anew then.
+**Bounds.** Whatever the other end says, it costs at most 3 MiB a link: `receiver.HELD` bytes out of order and
+`receiver.KEPT` bytes that only serve repair, for all slots together, some 3 KiB for each slot that was ever used, and
+256 packets that nobody has spoken of. Beside that an end holds of its own text what was not acknowledged (the
+application watches `unacknowledged`), as chunks and once more as the shards of flights; and the events of the datagrams
+that it was given since `next_event` was called last, some 200 of each. A datagram costs at most `_MENDS` attempts to
+solve for what was lost. The last packet number is a CLOSE: a link must be opened anew then.
 
 **Silence.** With a slot open, a client that hears nothing for 0.4 s pings. After 3 s without an answer only timeouts
 send, news wait. After 60 s the link is dead.

@@ -2,8 +2,9 @@
 
 What it holds is bounded: at most `AHEAD` chunks beyond the next one, the short ones of the last `HISTORY` chunks
 (repair symbols cover them), `SYMBOLS` symbols, and one flight of at most twice `MAX_FLIGHT` shards. Chunks ahead and
-shards of all slots of a link share one `Store` of `HELD` bytes. What goes beyond is dropped as if it had been lost on
-the way; it is sent again. The next chunk itself needs no store, so a full one cannot stop a text.
+shards of all slots of a link share one `Store` of `HELD` bytes, symbols and the last chunks another of `KEPT`. What
+goes beyond is dropped as if it had been lost on the way; it is sent again. The next chunk itself needs no store, so a
+full one cannot stop a text.
 
 The end tells how many chunks and bytes the text has, and its CRC-32: the text is whole when all agree, and wrong, for
 good, when they do not.
@@ -20,17 +21,18 @@ from node.link.packet import Data, End, Flight, Got, Repair
 
 AHEAD = 4096
 HELD = 1 << 20  # bytes, for all slots of a link
+KEPT = 256 << 10
 HISTORY = 128
 SYMBOLS = 24
-_ENTRY = 64  # bytes that a chunk costs beside its own
+_ENTRY, _SYMBOL = 64, 128  # bytes that a chunk costs beside its own
 _RANGES = 16  # missing ranges told in one GOT
 
 
-class Store:
-    """Bytes that may be held out of order."""
+class Room:
+    """Bytes that may be taken; `free` are left."""
 
-    def __init__(self) -> None:
-        self.free = HELD
+    def __init__(self, size: int) -> None:
+        self.free = size
 
     def take(self, size: int) -> bool:
         """Take room for `size` bytes, if there is."""
@@ -38,6 +40,14 @@ class Store:
             return False
         self.free -= size
         return True
+
+
+class Store(Room):
+    """What the slots of a link share: room for what came out of order, and `kept`, for what only serves repair."""
+
+    def __init__(self) -> None:
+        super().__init__(HELD)
+        self.kept = Room(KEPT)
 
 
 class Receiver:
@@ -89,8 +99,9 @@ class Receiver:
         if self.done or last < self.next or first < self.next - HISTORY:
             return
         for index, symbol in enumerate(block.symbols):
-            self._symbols.append(Symbol((block.symbol + index) % 128, first, block.count, symbol))
-        del self._symbols[:-SYMBOLS]
+            if self._store.kept.take(len(symbol) + _SYMBOL):
+                self._symbols.append(Symbol((block.symbol + index) % 128, first, block.count, symbol))
+        self._keep_symbols(self._symbols[-SYMBOLS:])
 
     def mend(self) -> list[bytes]:
         """What follows from symbols, once all of a datagram is known: solving for each block would cost too much."""
@@ -175,7 +186,7 @@ class Receiver:
         out = []
         while (chunk := self._ahead.pop(self.next, None)) is not None:
             out.append(chunk)
-            if len(chunk) <= MAX_SHARD - LENGTH:
+            if len(chunk) <= MAX_SHARD - LENGTH and self._store.kept.take(len(chunk) + _ENTRY):
                 self._recent[self.next] = chunk
             self.next += 1
             self._store.free += len(chunk) + _ENTRY
@@ -190,9 +201,15 @@ class Receiver:
 
     def _forget(self) -> None:
         while len(self._recent) > HISTORY:
-            del self._recent[next(iter(self._recent))]
+            self._store.kept.free += len(self._recent.pop(next(iter(self._recent)))) + _ENTRY
         if self._symbols:
-            self._symbols = [one for one in self._symbols if one.first + one.count > self.next]
+            self._keep_symbols([one for one in self._symbols if one.first + one.count > self.next])
+
+    def _keep_symbols(self, kept: list[Symbol]) -> None:
+        """These only; they are some of those that are here."""
+        before, self._symbols = self._symbols, kept
+        self._store.kept.free += sum(len(one.data) + _SYMBOL for one in before)
+        self._store.kept.free -= sum(len(one.data) + _SYMBOL for one in kept)
 
     def _judge(self, end: End) -> None:
         agrees = (end.chunks, end.size, end.crc) == (self.next, self._size, self._crc)
@@ -202,9 +219,11 @@ class Receiver:
     def close(self) -> None:
         """Forget what is held: it is over."""
         self._drop_shards()
+        self._keep_symbols([])
         self._store.free += sum(len(chunk) + _ENTRY for chunk in self._ahead.values())
-        for held in (self._recent, self._ahead, self._symbols):
-            held.clear()
+        self._store.kept.free += sum(len(chunk) + _ENTRY for chunk in self._recent.values())
+        self._recent.clear()
+        self._ahead.clear()
 
     def _drop_shards(self) -> None:
         self._store.free += sum(len(shard) + _ENTRY for shard in self._shards.values())

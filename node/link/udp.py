@@ -1,8 +1,9 @@
 """Links on a UDP socket: moves datagrams between the socket and connections, and arms one timer for all of them.
 
-There is no task and no timer per packet or per link. A readable socket is emptied in batches; what the application says
-within one turn of the event loop leaves at its end, together. A datagram that the kernel does not take is lost, as on
-the way: the link repairs it.
+There is no task and no timer per packet or per link. A readable socket is emptied, but reading never takes more time
+than everything else on the event loop did since; what the application says within one turn of the loop leaves at its
+end, together, with reading in between where there is much of it: what waits too long in the kernel is lost. A datagram
+that the kernel does not take is lost, as on the way: the link repairs it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from node.link.events import Address, Event
 
 log = logging.getLogger(__name__)
 
-_BATCH = 64  # datagrams taken before others get their turn
+_BATCH = 64  # datagrams taken before it is asked how long it took, and links served before what came is read
+_LEAST_TURN_S, _TURN_S = 0.002, 0.05  # of reading, at a time
 _BUFFER = 1 << 20
 _SWEEP_S = 5.0
 _SOON_S = 0.0005  # a timer so near is due: waking twice costs more
@@ -40,6 +42,7 @@ class UdpLinks:
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
+        self._read_at = 0.0  # when reading ended last
         self._socket: socket.socket | None = None
         self.came = self.sent = 0  # datagrams, whatever they were
         self.unknown = 0  # datagrams for no link of ours
@@ -108,13 +111,31 @@ class UdpLinks:
             self._timer.cancel()
 
     def _readable(self) -> None:
-        now = self._loop.time()
-        touched: dict[Connection, None] = {}
+        try:
+            self._read()
+        finally:
+            self._arm()  # whatever went wrong with one link, the others go on
+
+    def _read(self) -> None:
+        """Take what has come, for as long as others had since the last time, and act on it."""
+        began = now = self._loop.time()
+        until = began + min(_TURN_S, max(_LEAST_TURN_S, began - self._read_at))
+        more = True
+        while more and now < until and self._socket is not None:
+            touched: dict[Connection, None] = {}
+            more = self._take_batch(touched, now)
+            for connection in touched:
+                self._serve(connection, now)
+            now = self._loop.time()
+        self._read_at = now
+
+    def _take_batch(self, touched: dict[Connection, None], now: float) -> bool:
+        """Hand datagrams to their links; False when there are no more."""
         for _ in range(_BATCH):
             try:
                 data, address = self._take()
             except BlockingIOError:
-                break
+                return False
             except OSError as error:  # an ICMP message about what was sent before
                 log.debug("the UDP socket says: %s", error)
                 continue
@@ -125,19 +146,16 @@ class UdpLinks:
                 continue
             connection.receive_datagram(data, address, now)
             touched[connection] = None
-        try:
-            for connection in touched:
-                self._serve(connection, now)
-        finally:
-            self._arm()  # whatever went wrong with one link, the others go on
+        return True
 
     def _flush(self) -> None:
         self._flushing = False
         awake, self._awake = self._awake, {}
-        now = self._loop.time()
         try:
-            for connection in awake:
-                self._serve(connection, now)
+            for number, connection in enumerate(awake, 1):
+                self._serve(connection, self._loop.time())
+                if number % _BATCH == 0:
+                    self._read()
         finally:
             self._arm()
 

@@ -45,6 +45,7 @@ class Links(Collector):
         self._udp = UdpLinks(self._happened, self._dead)
         self._links: dict[int, tuple[Connection, Linked]] = {}
         self._port = 0
+        self._gone: Counter[str] = Counter()  # packets of the links that are closed
 
     def add_to(self, app: web.Application) -> None:
         """Add the route; with link.enabled, bind the socket when the application starts."""
@@ -57,15 +58,12 @@ class Links(Collector):
         """How many links there are, and what their paths are like."""
         links = [connection for connection, _ in self._links.values()]
         yield GaugeMetricFamily("llm_links", "Links over UDP", len(links))
-        counts = {
-            "sent": sum(link.path.packets_sent for link in links),
-            "lost": sum(link.path.packets_lost for link in links),
-            "rejected": sum(link.rejected for link in links) + self._udp.unknown,
-            "refused": self._udp.refused,
-        }
-        family = CounterMetricFamily("llm_link_packets", "Packets of the links that are open", labels=("fate",))
-        for fate, count in counts.items():
-            family.add_metric((fate,), count)
+        counts = self._gone + Counter(rejected=self._udp.unknown, refused=self._udp.refused)
+        for link in links:
+            counts += _packets(link)
+        family = CounterMetricFamily("llm_link_packets", "Packets of all links", labels=("fate",))
+        for fate in ("sent", "lost", "rejected", "refused"):
+            family.add_metric((fate,), counts[fate])
         yield family
         loss = max((link.path.loss for link in links if link.path.packets_sent), default=0.0)
         yield GaugeMetricFamily("llm_link_loss_max", "Share of packets lost on the worst path", loss)
@@ -155,7 +153,13 @@ class Links(Collector):
     def _dead(self, connection: Connection) -> None:
         if found := self._links.pop(connection.number, None):
             found[1].end()
+            self._gone += _packets(connection)
             _log.info("link closed", extra={"packets_sent": connection.path.packets_sent})
+
+
+def _packets(link: Connection) -> Counter[str]:
+    """A link's packets by their fate."""
+    return Counter(sent=link.path.packets_sent, lost=link.path.packets_lost, rejected=link.rejected)
 
 
 def _is_here(remote: str | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +15,7 @@ from node.link.crypto import MAX_PACKETS, Sealer
 from node.link.events import Came, Closed
 from node.link.frame import crc32
 from node.link.packet import Ack, Block, Challenge, Data, End, Flight, Got, Ping, Repair, Response, Stop
-from node.link.receiver import HELD
+from node.link.receiver import HELD, KEPT
 
 SECRET = bytes(range(32))
 
@@ -162,6 +163,51 @@ def test_every_slot_full_of_everything_is_bounded() -> None:
     assert ahead + shards <= HELD
     attacker.put([Data(200, 0, [b"next"])])
     assert Came(200, 0, b"next") in iter(attacker.node.next_event, None), "texts go on in order"
+
+
+def test_a_keyholder_can_take_three_mebibytes_at_most() -> None:
+    """All that each slot takes: texts that went well, symbols, chunks far ahead, flights; and packets unheard of."""
+    attacker, rng = Attacker(), random.Random(1)
+    attacker.put([Ping()], body=bytes(600))
+    attacker.prove()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for slot in range(MAX_SLOTS):
+            now = float(slot)
+            much = slot < 20  # that fills what all share
+            for first in range(0, 128 if much else 4, 4):
+                attacker.put([Data(slot, first, [rng.randbytes(253) for _ in range(4)])], now)
+            for index in range(0, 24 if much else 4, 4):
+                attacker.put([Repair(slot, 100, 64, index, [rng.randbytes(250) for _ in range(4)])], now)
+            for first in range(300, 4096 if much else 500, 255):
+                attacker.put([Data(slot, first, [b""] * 255)], now)
+            for index in range(0, 40 if much else 4, 2):
+                attacker.put([Flight(slot, 1, 32, 32, index, rng.randbytes(1000))], now)
+            while attacker.node.next_event():
+                pass
+            attacker.said(now)
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(attacker.node._streams) == MAX_SLOTS
+    assert (1 << 20) < held < (3 << 20), f"{held:,} bytes"
+    assert attacker.node._store.free < 2000, "or it would not have been all"
+    assert attacker.node._store.kept.free < 2000
+
+
+def test_what_was_kept_is_given_back() -> None:
+    attacker = Attacker()
+    words = [b"word%d" % i for i in range(200)]
+    for first in range(0, 200, 10):
+        attacker.put([Data(0, first, words[first : first + 10])])
+    attacker.put([Repair(0, 190, 20, 0, [b"x" * 20] * 4), Data(0, 300, [b"ahead"])])
+    store = attacker.node._store
+    assert store.kept.free < KEPT
+    assert store.free < HELD
+    text = b"".join(words)
+    attacker.put([End(0, 200, len(text), crc32(text))])
+    assert (store.free, store.kept.free) == (HELD, KEPT)
 
 
 def test_a_reader_that_never_acknowledges_stays_cheap() -> None:

@@ -125,6 +125,56 @@ async def test_a_port_in_use_is_told(ends: tuple[End, End]) -> None:
         await End().links.open("127.0.0.1", port)
 
 
+async def test_reading_ends_where_a_flood_does_not(ends: tuple[End, End]) -> None:
+    """The socket always has one more; others have their turn nevertheless."""
+    node, client = ends
+    turns = []
+
+    def endless() -> tuple[bytes, object]:
+        return b"\x4f\0\0\0\x63 garbage without end", ("192.0.2.1", 9)
+
+    node.links._take = endless  # type: ignore[method-assign,assignment]
+    for _ in range(5):
+        before = node.links.came
+        node.links._readable()
+        turns.append(node.links.came - before)
+    assert min(turns) >= 64
+    assert node.links.unknown == sum(turns)
+    del node.links._take
+    await talk(node, client, 6, [b"still here"])
+
+
+async def test_much_that_leaves_at_once_does_not_keep_what_comes_waiting(ends: tuple[End, End]) -> None:
+    node, client = ends
+    assert node.links._socket is not None
+    loop = asyncio.get_running_loop()
+    for number in range(130):
+        there, _ = link(node, client, number)
+        there.open(0)
+        there.send(0, b"word", loop.time())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(b"comes meanwhile", node.links._socket.getsockname())
+    node.links._flush()
+    assert node.links.came == 1, "it was read between two batches, before the loop had its next turn"
+
+
+async def test_a_link_that_fails_does_not_take_the_others_along(ends: tuple[End, End]) -> None:
+    node, client = ends
+    bad, _ = link(node, client, 5)
+    loop = asyncio.get_running_loop()
+    failed: list[object] = []
+    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+
+    def fails(now: float) -> list[tuple[bytes, object]]:
+        raise ZeroDivisionError("wrong")
+
+    bad.datagrams_to_send = fails  # type: ignore[method-assign,assignment]
+    node.links.wake(bad)
+    await talk(node, client, 6, [b"word"])
+    assert any(isinstance(error, ZeroDivisionError) for error in failed)
+    del bad.datagrams_to_send
+
+
 async def test_the_dead_are_swept(ends: tuple[End, End]) -> None:
     node, client = ends
     there, _ = link(node, client, 5)

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 
+from node.bench.linkcrowd import Crowd
 from node.client import Client
 from node.errors import SettingsError
 from node.linkclient import LinkEnd
 from node.runtime import Node
+from node.server.app import LINKS
 from node.server.links import _is_here
 
 Start = Callable[..., Awaitable[Node]]
@@ -70,6 +72,29 @@ async def test_what_is_counted(start_node: Start) -> None:
         text = await response.text()
     assert "llm_links 1.0" in text
     assert 'llm_link_packets_total{fate="rejected"} 1.0' in text
+
+
+async def test_what_was_counted_stays_counted_when_a_link_closes(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True)
+    crowd = Crowd(node.url, 2, 30)
+    try:
+        await crowd.open()
+        await crowd.ask(0.0)
+        await crowd.until(lambda one: one.ended == 2, 60)
+    finally:
+        crowd.close()
+
+    async def counted() -> str:
+        async with aiohttp.ClientSession() as session, session.get(f"{node.url}/metrics") as response:
+            text = await response.text()
+        return "\n".join(line for line in text.splitlines() if line.startswith("llm_link_packets_total"))
+
+    before = await counted()
+    assert 'fate="sent"} 0.0' not in before
+    links = node._app[LINKS]
+    for connection, _ in list(links._links.values()):
+        links._dead(connection)
+    assert await counted() == before
 
 
 async def test_status_has_a_section_where_links_are_on(start_node: Start) -> None:

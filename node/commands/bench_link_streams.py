@@ -1,0 +1,88 @@
+"""`outpost bench link-streams`: its words on the command line, and what they make of it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from node.bench import linkflood, linkstreams
+from node.bench.linkstreams import MOST_SMOOTH, PACKET_US, STALL_POINTS, STREAM_KIB, Plan
+from node.bench.report import Figure
+from node.commands.steps import Steps
+from node.link.connection import AMPLIFICATION
+
+STREAMS = (200, 1000)
+_QUICK_TOKENS, _QUICK_SETTLE_S = 160, 3.0
+
+ABOUT = f"""\
+What many answers at once over links cost a node, and what strangers who flood its UDP port can do to it.
+
+1. Streams: --streams links with an answer each, at {Plan(1).rate:g} tokens/s from the echo engine, over UDP on \
+loopback, all
+   clients in one process. Up to {MOST_SMOOTH} streams may stall {STALL_POINTS:g} point more than one stream does, and \
+a datagram, in or out, may cost
+   the node {PACKET_US:g} µs of CPU, everything counted; where they go is measured on a second, watched node. Beyond, \
+the node
+   coalesces: chunks grow, and nobody starves. Each stream may take {STREAM_KIB:g} KiB of memory.
+2. Floods: for seconds, as many datagrams as one process can send: garbage, a link's number with bad tags, replays, and
+   a stolen first datagram from another address. An answer must stay exact, /health/live must answer, memory stay flat,
+   and no more than {AMPLIFICATION} times the stolen bytes may go to the other address.
+
+Both cores of a small machine are busy with it: other work shows at once. It takes about three minutes, with --quick
+one.
+
+  outpost bench link-streams --only streams --streams 50,200
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What may be said."""
+    say = parser.add_argument
+    say("--streams", type=_counts, default=STREAMS, metavar="N,…", help="how many at a time (200,1000)")
+    say("--only", choices=("streams", "floods"), help="one of the two parts")
+    say("--seconds", type=_seconds, default=5.0, metavar="S", help="how long each flood lasts (5)")
+    say("--quick", action="store_true", help="shorter answers and floods: a first impression")
+
+
+async def measure(args: argparse.Namespace) -> tuple[Figure, ...]:
+    """The figures of the parts that were asked for."""
+    steps = Steps("measurements")
+    parts = {"streams": len(args.streams) + 2, "floods": len(linkflood.FLOODS) + 1}
+    steps.total = sum(count for part, count in parts.items() if args.only in (None, part))
+    figures: list[Figure] = []
+    if args.only != "floods":
+        figures += await _streams(args, steps)
+    if args.only != "streams":
+        seconds = args.seconds / 2 if args.quick else args.seconds
+        figures += await linkflood.figures(seconds, steps.next)
+    return tuple(figures)
+
+
+async def _streams(args: argparse.Namespace, steps: Steps) -> list[Figure]:
+    seen = []
+    for streams in (1, *args.streams):
+        steps.next(f"{streams:,} streams")
+        seen.append(await linkstreams.run(_plan(args, streams)))
+    steps.next("where the time goes")
+    first = seen[1]
+    watched = await linkstreams.run(_plan(args, first.plan.streams), watched=True)
+    return [*linkstreams.figures(seen[0], seen[1:]), *linkstreams.breakdown(watched, first.packet_us)]
+
+
+def _plan(args: argparse.Namespace, streams: int) -> Plan:
+    plan = Plan(streams)
+    return dataclasses.replace(plan, tokens=_QUICK_TOKENS, settle_s=_QUICK_SETTLE_S) if args.quick else plan
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= linkflood.MOST_S:
+        raise ValueError(text)
+    return value
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(int(part) for part in text.split(","))
+    if not all(0 < count <= 4000 for count in counts):
+        raise ValueError(text)
+    return counts
