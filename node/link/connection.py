@@ -299,7 +299,6 @@ class Connection:
             self.close()
         while len(out) < _AT_ONCE and not self.closed and (body := self._next_body(now)) is not None:
             blocks, eliciting = body
-            self._due = None
             sealed = self._sealed(blocks)
             self._bytes_out += len(sealed)
             self._out.left(self._next_number - 1, len(sealed), eliciting, now)
@@ -324,6 +323,7 @@ class Connection:
         room = self._room()
         if room < LEAST_ROOM or self._due_at(now) > now:
             return None
+        self._due = None
         first: list[Block] = []
         if self._response:
             first.append(Response(self._response))

@@ -22,7 +22,8 @@ from node.link.events import Address, Event
 
 log = logging.getLogger(__name__)
 
-_BATCH = 64  # datagrams taken before it is asked how long it took, and links served before what came is read
+_BATCH = 64  # datagrams taken before it is asked how long that took
+_CROWD = 256  # links served before what came meanwhile is read: fewer than datagrams that the kernel holds
 _LEAST_TURN_S, _TURN_S = 0.002, 0.05  # of reading, at a time
 _BUFFER = 1 << 20
 _SWEEP_S = 5.0
@@ -154,7 +155,7 @@ class UdpLinks:
         try:
             for number, connection in enumerate(awake, 1):
                 self._serve(connection, self._loop.time())
-                if number % _BATCH == 0:
+                if number % _CROWD == 0:
                     self._read()
         finally:
             self._arm()

@@ -282,6 +282,21 @@ def test_a_text_goes_on_from_a_number() -> None:
     assert pair.log[pair.client][-2:] == [Came(0, 10, b", second half"), Ended(0, True, b"")]
 
 
+def test_a_copy_that_does_not_go_is_not_due_any_more() -> None:
+    """Else whoever waits for the timer would come back at once, for ever."""
+    pair = Pair()
+    pair.ask()
+    pair.run(0.5)
+    pair.node.send(0, b"word", pair.now)
+    assert len(pair.node.datagrams_to_send(pair.now)) == 1
+    schedule = pair.node._streams[0].schedule
+    schedule._bucket, schedule._filled = 0.0, pair.now + 1.0  # too many copies lately
+    due = pair.node.timer(pair.now)
+    assert pair.now < due < pair.now + 0.01, "the copy's turn"
+    assert pair.node.datagrams_to_send(due) == []
+    assert pair.node.timer(due) > due
+
+
 def test_closing_is_told_once() -> None:
     pair = Pair()
     pair.ask()

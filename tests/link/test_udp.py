@@ -148,7 +148,7 @@ async def test_much_that_leaves_at_once_does_not_keep_what_comes_waiting(ends: t
     node, client = ends
     assert node.links._socket is not None
     loop = asyncio.get_running_loop()
-    for number in range(130):
+    for number in range(260):
         there, _ = link(node, client, number)
         there.open(0)
         there.send(0, b"word", loop.time())
