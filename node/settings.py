@@ -83,6 +83,8 @@ class Engine(Section, frozen=True):
     "what to do with a model that needs more memory than this machine has: refuse to serve it, or try"
     step_ms: float = 62.0
     "target time of one step while answers stream: bounds the gap that a new prompt can cause"
+    urgent_step_ms: float = 80.0
+    "the same while a critical or interactive prompt is read; where engine.step_ms is more, that"
     prefill_step_ms: float = 600.0
     "target time of one step while only prompts are read: bounds how long a newcomer or a cancel waits"
     drafts: Literal["history", "own", "off"] = "history"
@@ -123,6 +125,8 @@ class Queue(Section, frozen=True):
     "seconds of waiting that outweigh one level"
     patience: float = 25.0
     "longest predicted wait to be let in for, in the level's longest promised waits (0.12, 0.3 and 0.8 s)"
+    urgent_patience: float = 2.0
+    "the same for urgent levels: one that waits too long makes the next one late; the first in line always may wait"
     sla_weight: float = 0.7
     "what waiting counts within a level; the three weights sum to 1"
     freshness_weight: float = 0.15

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from node.admission.score import CLASSES
 from node.errors import Overloaded
 from node.generation import Level
 
@@ -63,10 +62,10 @@ class Pace:
 
 
 class Door:
-    """Refuses with Overloaded. `patience` is the longest wait worth entering for, in the level's maximum waits."""
+    """Refuses with Overloaded."""
 
-    def __init__(self, max_waiting: int, max_bytes: int, patience: float) -> None:
-        self._max_waiting, self._max_bytes, self._patience = max_waiting, max_bytes, patience
+    def __init__(self, max_waiting: int, max_bytes: int) -> None:
+        self._max_waiting, self._max_bytes = max_waiting, max_bytes
 
     def check_room(self, share: float, waiting: int, waiting_bytes: int, size: int, wait_s: float) -> None:
         """Room for one of `size` bytes, in the share of the room that its level may fill."""
@@ -81,10 +80,8 @@ class Door:
                 retry_after=retry_after(wait_s),
             )
 
-    def check_wait(self, level: Level, ttl_s: float | None, wait_s: float) -> None:
-        """A predicted wait that fits the request's time to live and the level's promise."""
-        promised = CLASSES[level].max_wait_s
-        patience_s = math.inf if promised is None else self._patience * promised
+    def check_wait(self, level: Level, ttl_s: float | None, patience_s: float, wait_s: float) -> None:
+        """A predicted wait that fits the request's time to live and what is worth it for its level."""
         if wait_s <= min(patience_s, math.inf if ttl_s is None else ttl_s):
             return
         worth = "its time to live" if ttl_s is not None and ttl_s < patience_s else f"what is worth it for {level}"

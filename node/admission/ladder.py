@@ -10,7 +10,7 @@ shorten  1.0   0.7   answers of standard and background are cut short and come w
 shed     1.25  0.8   background is refused
 offload  1.5   0.9   all but critical go to peers or the cloud where those can take them
 cached   2.0   1.0   a question that was just answered gets that answer, marked as such
-refuse   3.0   1.2   all but critical are refused
+refuse   4.0   1.2   all but critical are refused
 
 Between the two figures the ladder stays where it is: that is the hysteresis. Rungs that this node cannot do, for want
 of peers or of the operator's word for cached answers, are stepped over, and every step says which.
@@ -44,7 +44,7 @@ TABLE: Mapping[Rung, Condition] = {
     "shed": Condition(1.25, 3.0, 0.8, 10.0),
     "offload": Condition(1.5, 3.0, 0.9, 10.0),
     "cached": Condition(2.0, 3.0, 1.0, 10.0),
-    "refuse": Condition(3.0, 3.0, 1.2, 10.0),
+    "refuse": Condition(4.0, 3.0, 1.2, 10.0),
 }
 RUNGS: tuple[Rung, ...] = tuple(TABLE)
 OPTIONAL: frozenset[Rung] = frozenset({"offload", "cached"})

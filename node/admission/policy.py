@@ -22,6 +22,7 @@ def rules(queue: Queue) -> Rules:
             weights=Weights(queue.sla_weight, queue.freshness_weight, queue.affinity_weight),
             ageing_s=queue.ageing_s,
             patience=queue.patience,
+            urgent_patience=queue.urgent_patience,
             preempt=queue.preempt,
             displaces=queue.displaces,
             max_waiting=queue.max_waiting,

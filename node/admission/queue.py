@@ -4,12 +4,14 @@
   before newcomers of its level.
 - Levels are strict for `ageing_s` seconds of waiting; then a request goes before newcomers of the next level, and so
   on, and also where those that run displace it. One that passes a higher level by its age keeps its slot until it ends,
-  and then the next may; only one slot in 8 is held so, so that a backlog of aged ones never fills them. (With less
-  than 4 slots, only every 8th start is.) Thus every wait ends: see `rules.wait_bound_s`.
+  and then the next may; only one slot in 8 is held so, and the next one waits until the last began `ageing_s` ago, so
+  that a backlog of aged ones does not take from the urgent what they were promised. (With less than 4 slots, only
+  every 8th start is.) Thus every wait ends: see `rules.wait_bound_s`.
 - When an urgent one waits (one whose level may preempt) and no slot is free, the lowest level that runs makes room; of
   these the one that began last, since it has the least to keep or to read again. Each urgent one that runs takes
-  `displaces` slots from the levels below. Readers that lag make room for anybody; where nobody can be parked any more,
-  one that has lagged for seconds is set aside: it leaves the source, and begins again where it was when it catches up.
+  `displaces` slots from the levels below. Readers that lag make room for anybody. Where nobody can be parked any more,
+  who is displaced is set aside, as is one whose reader has lagged for seconds: it leaves the source, and begins again
+  where it was.
 - Who waited longer than its time to live is expired and never runs. Who may wait at all is the `door`'s business.
 
 The policy "fifo" is the same with one line for all levels, arrival as place, and nobody refused but for want of room.
@@ -52,10 +54,11 @@ class AdmissionQueue:
     def __init__(self, slots: int, rules: Rules, max_parked: int | None = None) -> None:
         self.service = ServiceTime()
         self._fifo = rules.policy == "fifo"
-        urgent = -1 if self._fifo or rules.preempt == "never" else LEVELS.index(rules.preempt)
-        self._slots = Slots(slots, slots if max_parked is None else max_parked, urgent, rules.displaces)
+        self._rules = rules
+        most = slots if max_parked is None else max_parked
+        self._slots = Slots(slots, most, rules.urgent, rules.displaces, rules.ageing_s)
         self._score = Score(rules.weights, rules.ageing_s)
-        self._door = Door(rules.max_waiting, rules.max_bytes, rules.patience)
+        self._door = Door(rules.max_waiting, rules.max_bytes)
         self._lanes = tuple(Lane() for _ in (LEVELS[:1] if self._fifo else LEVELS))
         self._paces = tuple(Pace() for _ in self._lanes)
         self._deadlines = Heap()
@@ -123,8 +126,8 @@ class AdmissionQueue:
         if wait_s > 0 and not request.continued:  # what another life has begun waits in any case
             share = 1.0 if self._fifo else SHARES[level]
             self._door.check_room(share, self.waiting, self._bytes, size, wait_s)
-            if self.service.known and not self._fifo:
-                self._door.check_wait(level, request.ttl_s, wait_s)
+            if self.service.known and self._lanes[rank].newcomers and not self._fifo:  # the first in line always may
+                self._door.check_wait(level, request.ttl_s, self._rules.patience_s(level), wait_s)
         session = (caller.tenant, caller.user, caller.session) if caller.session else None
         deadline = math.inf if request.ttl_s is None else now + request.ttl_s
         place = self._place(request, session, affinity, now)
@@ -186,12 +189,10 @@ class AdmissionQueue:
             elif self._slots.free > 0 or not self._unseat(unseated, now):
                 break
         while (urgent := self._urgent()) is not None and (victim := self._slots.victim(urgent.rank)) is not None:
-            parked.append(victim.id)
-            self._park(victim, now)
+            self._displace(victim, now, parked, unseated)
             self._run(urgent, False, now, resumed, started)
         while self._slots.free_for_lower < 0 and (victim := self._slots.victim(self._slots.urgent)) is not None:
-            parked.append(victim.id)
-            self._park(victim, now)
+            self._displace(victim, now, parked, unseated)
         expired += self._expire(now)  # only now, so that a time to live of 0 means now or never
         return Decision(tuple(expired), tuple(parked), tuple(unseated), tuple(resumed), tuple(started))
 
@@ -215,7 +216,7 @@ class AdmissionQueue:
         if not lanes:
             return None
         best = min(lanes, key=Lane.place)
-        may_age = self._slots.open_to_aged and (not self._slots.small or self._since_aged >= AGED_EVERY - 1)
+        may_age = self._slots.open_to_aged(now) and (not self._slots.small or self._since_aged >= AGED_EVERY - 1)
         if not may_age:
             best = lanes[0]
         ticket = best.first()
@@ -249,12 +250,17 @@ class AdmissionQueue:
             self._paces[ticket.rank].moved(ticket.since, now)
             started.append(ticket.id)
         self._lanes[ticket.rank].leave(ticket, "running")
-        self._slots.take(ticket, now)
-        ticket.aged = aged
+        self._slots.take(ticket, now, aged)
         self._since_aged = 0 if aged else self._since_aged + 1
 
-    def _park(self, ticket: Ticket, now: float) -> None:
-        self._slots.park(ticket, now)
+    def _displace(self, ticket: Ticket, now: float, parked: list[str], unseated: list[str]) -> None:
+        """Its slot is for another."""
+        room = self._slots.room_to_park
+        (parked if room else unseated).append(ticket.id)
+        self._park(ticket, now, aside=not room)
+
+    def _park(self, ticket: Ticket, now: float, *, aside: bool = False) -> None:
+        (self._slots.put_aside if aside else self._slots.park)(ticket, now)
         if not ticket.lags:
             self._lanes[ticket.rank].add(ticket)
 

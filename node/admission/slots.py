@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from node.admission.lane import Ticket
 
 AGED_SHARE = 8  # one slot in so many, and at least one, may be held by a request that passed a higher level by its age
@@ -11,9 +13,12 @@ SMALL = 4  # slots; with fewer, one held by age is too large a share to be hande
 
 
 class Slots:
-    """`limit` of `count` slots may be used; ranks up to `urgent` (-1: none) take `displaces` from those below."""
+    """`limit` of `count` slots may be used; ranks up to `urgent` (-1: none) take `displaces` from those below.
 
-    def __init__(self, count: int, max_parked: int, urgent: int, displaces: int) -> None:
+    `pause_s` is the time between two starts by age, on as many slots as one of them may hold.
+    """
+
+    def __init__(self, count: int, max_parked: int, urgent: int, displaces: int, pause_s: float) -> None:
         self.count = count
         self.running: dict[str, Ticket] = {}  # in the order in which they got their slots
         self.parked: dict[str, Ticket] = {}
@@ -23,6 +28,8 @@ class Slots:
         self.strict = False  # whether the limit holds for those who run by their age, too
         self._max_parked = max_parked
         self._displaces = displaces
+        self._pause_s = pause_s
+        self._aged_at = -math.inf  # when one last began to run by its age
 
     @property
     def limit(self) -> int:
@@ -42,24 +49,26 @@ class Slots:
     def free_for_lower(self) -> int:
         """How many more that are not urgent; negative where they hold slots that urgent ones displace.
 
-        One whose reader lags makes no tokens: it slows nobody, and is slowed by nobody.
+        One whose reader lags makes no tokens: it slows nobody, and is slowed by nobody. One that runs by its age
+        displaces nobody, or one that has begun in the same instant could be its victim.
         """
-        ranks = [ticket.rank for ticket in self.running.values() if not ticket.lags]
-        urgent = sum(rank <= self.urgent for rank in ranks)
+        active = [ticket for ticket in self.running.values() if not ticket.lags]
+        urgent = sum(ticket.rank <= self.urgent for ticket in active)
         if urgent == 0:
             return max(0, self.free)
-        return max(0, self._limit - self._displaces * urgent) - (len(ranks) - urgent)
+        lower = sum(ticket.rank > self.urgent and not ticket.aged for ticket in active)
+        return max(0, self._limit - self._displaces * urgent) - lower
 
     @property
     def small(self) -> bool:
         """Whether there are so few slots that requests may not follow each other by age."""
         return self._limit < SMALL
 
-    @property
-    def open_to_aged(self) -> bool:
+    def open_to_aged(self, now: float) -> bool:
         """Whether one more may run by its age; one whose reader lags is no hindrance."""
         aged = sum(ticket.aged and not ticket.lags for ticket in self.running.values())
-        return aged < max(1, self._limit // AGED_SHARE)
+        most = max(1, self._limit // AGED_SHARE)
+        return aged < most and (self.small or now >= self._aged_at + self._pause_s / most)
 
     @property
     def free_for_aged(self) -> int:
@@ -76,16 +85,23 @@ class Slots:
         if rank > self.urgent:
             return max(0, min(self.free, self.free_for_lower))
         below = sum(ticket.rank > rank and not ticket.aged for ticket in self.running.values())
-        return max(0, self.free) + min(below, self._max_parked - len(self.parked))
+        return max(0, self.free) + (below if self._max_parked else 0)
+
+    @property
+    def room_to_park(self) -> bool:
+        """Whether one more may be held by the source, without a slot."""
+        return len(self.parked) < self._max_parked
 
     def victim(self, rank: int) -> Ticket | None:
         """Who makes room for this rank: the lowest, of these the one that began last; None where nobody can.
 
-        One whose reader lags loses nothing, so it comes first, whatever its rank. One that runs by its age stays.
+        One whose reader lags loses nothing when it is parked, so it comes first, whatever its rank. One that runs by
+        its age stays.
         """
-        if len(self.parked) >= self._max_parked:
+        if self._max_parked == 0 or not (self.room_to_park or len(self.set_aside) < MOST_SET_ASIDE):
             return None
-        candidates = [t for t in self.running.values() if t.lags or (t.rank > rank and not t.aged)]
+        lags = self.room_to_park
+        candidates = [t for t in self.running.values() if (t.lags and lags) or (t.rank > rank and not t.aged)]
         return max(reversed(candidates), key=lambda ticket: (ticket.lags, ticket.rank), default=None)
 
     def laggards(self) -> list[Ticket]:
@@ -100,12 +116,14 @@ class Slots:
         lagging = [ticket for ticket in self.running.values() if ticket.lags and now - ticket.lags_at >= STALLED_S]
         return min(lagging, key=lambda ticket: ticket.lags_at, default=None)
 
-    def take(self, ticket: Ticket, now: float) -> None:
-        """It runs from now on."""
+    def take(self, ticket: Ticket, now: float, aged: bool = False) -> None:
+        """It runs from now on, `aged` where it goes before a higher level by its age."""
         self.parked.pop(ticket.id, None)
         self.set_aside.pop(ticket.id, None)
         self.running[ticket.id] = ticket
-        ticket.began = now
+        ticket.began, ticket.aged = now, aged
+        if aged:
+            self._aged_at = now
 
     def park(self, ticket: Ticket, now: float) -> None:
         """It gives its slot away, and may have it back later."""

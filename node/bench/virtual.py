@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from node.admission import policy
@@ -20,10 +20,10 @@ from node.bench import scores
 from node.bench.load import PATIENCE_S, Alone, Outcome
 from node.bench.overload import Overload, Plan, Setting
 from node.bench.workload import Ask
-from node.engine.batch import Row, plan_step
+from node.engine.batch import Row, Targets, plan_step
 from node.errors import Expired, NodeError, Overloaded
 from node.generation import LEVELS, Event, Failed, Finished, Request, Sink, Started, Token
-from node.settings import Settings
+from node.settings import Engine, Settings
 
 _PROBES = 20  # requests a slot, to see what the engine can do
 _CELLS = 1 << 40
@@ -37,13 +37,12 @@ class Costs:
     base_s: float = 0.0045
     stream_s: float = 0.0048
     prompt_token_s: float = 0.0007
-    step_s: float = 0.062
-    prefill_step_s: float = 0.6
+    targets: Targets = Targets.of(Engine())  # noqa: RUF009  # a frozen value
 
-    def budget(self, streams: int) -> int:
-        """Prompt tokens that fit a step beside so many streams."""
-        target = self.step_s if streams else self.prefill_step_s
-        return max(4, int((target - self.seconds(streams, 0)) / self.prompt_token_s))
+    def budget(self, rows: Sequence[Row]) -> int:
+        """Prompt tokens that fit a step beside those of the rows that stream."""
+        streams = sum(row.pending == 1 for row in rows)
+        return max(4, int((self.targets.seconds(rows) - self.seconds(streams, 0)) / self.prompt_token_s))
 
     def seconds(self, streams: int, prompt_tokens: int) -> float:
         """What a step takes."""
@@ -85,7 +84,8 @@ class VirtualEngine:
 
     def submit(self, request: Request, sink: Sink) -> None:
         """Begin to read its prompt with the next step."""
-        self._sequences[request.id] = _Sequence(request, sink, len(request.prompt), LEVELS.index(request.level))
+        made, rank = len(request.continued), LEVELS.index(request.level)
+        self._sequences[request.id] = _Sequence(request, sink, len(request.prompt) + made, rank, made)
 
     def cancel(self, request_id: str) -> None:
         """End it with the next look at it: here, at once."""
@@ -103,7 +103,7 @@ class VirtualEngine:
         active.sort(key=lambda sequence: sequence.rank)
         rows = [Row(index, each.pending, 1, each.rank) for index, each in enumerate(active)]
         streams = sum(row.pending == 1 for row in rows)
-        plan = plan_step(rows, _CELLS, self._costs.budget(streams), _BATCH)
+        plan = plan_step(rows, _CELLS, self._costs.budget(rows), _BATCH)
         self.now += self._costs.seconds(streams, plan.tokens - streams)
         for chunk in plan.chunks:
             sequence = active[chunk.slot]
@@ -114,7 +114,7 @@ class VirtualEngine:
 
     def _give(self, sequence: _Sequence) -> None:
         request = sequence.request
-        if sequence.made == 1:
+        if sequence.made == len(request.continued) + 1:
             sequence.sink(Started())
         sequence.sink(Token(0, b"."))
         if sequence.made >= request.max_tokens:

@@ -19,6 +19,7 @@ from node.bench.report import Figure
 from node.bench.virtual import Costs, VirtualOverload
 from node.bench.workload import Mixture
 from node.commands.steps import Steps
+from node.engine.batch import Targets
 from node.errors import SettingsError
 from node.settings import Settings
 
@@ -110,7 +111,7 @@ async def _in_virtual_time(
     if plan.closed:
         raise SettingsError("--virtual is open-loop only; --closed needs nodes.")
     nodes = {AS_SET: settings} | {text: _settings([*changes, *text.split()]) for text in compare}
-    test = VirtualOverload(nodes, plan, Costs(step_s=settings.engine.step_ms / 1000), steps.next)
+    test = VirtualOverload(nodes, plan, Costs(targets=Targets.of(settings.engine)), steps.next)
     steps.total = test.runs - 1
     await test.run()
     return test

@@ -24,6 +24,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from node.generation import LEVELS
+from node.settings import Engine
+
+_STANDARD = LEVELS.index("standard")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -59,6 +64,27 @@ class Plan:
     @property
     def tokens(self) -> int:
         return sum(chunk.tokens for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Seconds that a step may take: while answers stream, while urgent prompts are read then, and without streams."""
+
+    stream_s: float
+    urgent_s: float
+    reading_s: float
+
+    @classmethod
+    def of(cls, engine: Engine) -> Targets:
+        """As set."""
+        return cls(engine.step_ms / 1000, engine.urgent_step_ms / 1000, engine.prefill_step_ms / 1000)
+
+    def seconds(self, rows: Sequence[Row]) -> float:
+        """For these rows."""
+        if not any(row.pending == 1 for row in rows):
+            return self.reading_s
+        urgent = any(row.pending > 1 and row.rank < _STANDARD for row in rows)
+        return max(self.stream_s, self.urgent_s) if urgent else self.stream_s
 
 
 def plan_step(rows: Sequence[Row], cells: int, budget: int, limit: int, kept: int = 0) -> Plan:

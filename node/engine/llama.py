@@ -17,7 +17,7 @@ from node.engine import distribution, seats
 from node.engine.answers import Answers
 from node.engine.aside import SideReader
 from node.engine.base import EngineLoad, Threads, Warming
-from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
+from node.engine.batch import Chunk, Plan, Row, StepCost, Targets, plan_step
 from node.engine.blocks import BlockStore
 from node.engine.context import STATES, CacheFull, Part
 from node.engine.decoder import Decoder, closing_on_error
@@ -85,6 +85,7 @@ class LlamaEngine:
             self._decoder.vocabulary.eog,
             enabled=settings.drafts != "off" and self._decoder.can_be_cut,
         )
+        self._targets = Targets.of(settings)
         self._costs: dict[int, StepCost] = {}  # by how many threads decode
         self._sequences: dict[str, Running] = {}  # oldest first
         self._free = list(range(settings.slots + seats.parked(settings.slots)))
@@ -184,8 +185,7 @@ class LlamaEngine:
         rows = [Row(s.slot, s.pending, s.cached, s.rank, s.due) for s in active]
         cells = self._cells - _cells(s for s in everyone if s.held or s.aside)
         streams = sum(row.pending == 1 for row in rows)
-        target = self._settings.step_ms if streams else self._settings.prefill_step_ms
-        budget = self._cost.budget(streams, target / 1000)
+        budget = self._cost.budget(streams, self._targets.seconds(rows))
         limit = self._context.batch
         if any(s.request.kind == "embed" for s in active):
             budget, limit = min(budget, STATES), min(limit, len(rows) + STATES)

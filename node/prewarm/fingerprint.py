@@ -18,7 +18,7 @@ from node.settings import Engine
 
 log = logging.getLogger(__name__)
 
-_SCHEDULING = {"slots", "threads", "step_ms", "prefill_step_ms", "pooling", "batch", "ubatch"}
+_SCHEDULING = {"slots", "threads", "step_ms", "urgent_step_ms", "prefill_step_ms", "pooling", "batch", "ubatch"}
 _NOTE = "model.json"
 _CHUNK = 1 << 20
 

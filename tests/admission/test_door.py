@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from node.admission.door import RETRY_AFTER_RANGE, SHARES, Door, Pace, ServiceTime, retry_after
@@ -43,7 +45,7 @@ def test_a_pace_counts_only_the_time_that_somebody_waited() -> None:
 
 
 def test_each_level_leaves_room_for_those_above() -> None:
-    door = Door(max_waiting=64, max_bytes=1 << 20, patience=50)
+    door = Door(max_waiting=64, max_bytes=1 << 20)
     filled = {"critical": 64, "interactive": 60, "standard": 56, "background": 32}
     for level in LEVELS:
         door.check_room(SHARES[level], filled[level] - 1, 0, 100, 7)
@@ -54,14 +56,14 @@ def test_each_level_leaves_room_for_those_above() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_room_for_one_lets_any_level_in(level: str) -> None:
-    door = Door(max_waiting=1, max_bytes=1 << 20, patience=50)
+    door = Door(max_waiting=1, max_bytes=1 << 20)
     door.check_room(SHARES[level], 0, 0, 100, 1)
     with pytest.raises(Overloaded):
-        Door(0, 1 << 20, 50).check_room(SHARES[level], 0, 0, 100, 1)
+        Door(0, 1 << 20).check_room(SHARES[level], 0, 0, 100, 1)
 
 
 def test_bytes_are_bounded_too() -> None:
-    door = Door(max_waiting=1000, max_bytes=10_000, patience=50)
+    door = Door(max_waiting=1000, max_bytes=10_000)
     door.check_room(1.0, 3, 9000, 1000, 5)
     with pytest.raises(Overloaded, match="memory"):
         door.check_room(1.0, 3, 9001, 1000, 5)
@@ -70,14 +72,14 @@ def test_bytes_are_bounded_too() -> None:
 
 
 def test_a_wait_must_be_worth_it() -> None:
-    door = Door(64, 1 << 20, patience=50)
-    door.check_wait("interactive", None, 15.0)
+    door = Door(64, 1 << 20)
+    door.check_wait("interactive", None, 15.0, 15.0)
     with pytest.raises(Overloaded, match="about 16 s, longer than what is worth it for interactive") as refusal:
-        door.check_wait("interactive", None, 15.1)
+        door.check_wait("interactive", None, 15.0, 15.1)
     assert refusal.value.retry_after == 16
     with pytest.raises(Overloaded, match="longer than its time to live"):
-        door.check_wait("interactive", 3.0, 3.5)
-    door.check_wait("background", None, 1e6)
+        door.check_wait("interactive", 3.0, 15.0, 3.5)
+    door.check_wait("background", None, math.inf, 1e6)
     with pytest.raises(Overloaded, match="time to live") as refusal:
-        door.check_wait("background", 60.0, 1e6)
+        door.check_wait("background", 60.0, math.inf, 1e6)
     assert refusal.value.retry_after == 120

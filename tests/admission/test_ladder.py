@@ -115,10 +115,10 @@ def test_what_cannot_be_done_is_stepped_over_both_ways_and_told(able: tuple[Rung
 def test_stepping_over_asks_for_the_stress_of_where_it_leads() -> None:
     steps = standing_on("shed")
     for now in range(60):
-        assert steps.update(2.9, (), float(now)) is None
+        assert steps.update(3.9, (), float(now)) is None
     for now in range(60, 63):
-        assert steps.update(3.0, (), float(now)) is None
-    assert steps.update(3.0, (), 63.0) == Step("shed", "refuse", 3.0, ("offload", "cached"))
+        assert steps.update(4.0, (), float(now)) is None
+    assert steps.update(4.0, (), 64.0) == Step("shed", "refuse", 4.0, ("offload", "cached"))
 
 
 @pytest.mark.parametrize(("rung", "able", "to"), [("offload", ("cached",), "shed"), ("cached", (), "shed")])

@@ -157,15 +157,16 @@ def test_the_parked_come_back_before_newcomers_of_their_level() -> None:
     assert order == [((), ("higher",)), (("parked",), ()), ((), ("waited before",)), ((), ())]
 
 
-def test_only_so_many_are_parked() -> None:
+def test_who_cannot_be_parked_is_set_aside_for_an_urgent_one() -> None:
     queue = queue_of(slots=3, max_parked=1, displaces=1)
     fill(queue, "a", "b", "c")
-    assert fill(queue, "c1", level="critical").park == ("c",)
-    assert fill(queue, "c2", level="critical") == Decision()
+    assert fill(queue, "c1", level="critical") == Decision(park=("c",), start=("c1",))
+    assert fill(queue, "c2", level="critical") == Decision(unseat=("b",), start=("c2",))
+    assert queue.parked == 2
     queue.release("c1", 1.0)
-    assert queue.decide(1.0) == Decision(start=("c2",))
-    queue.release("c2", 1.0)
     assert queue.decide(1.0) == Decision(resume=("c",))
+    queue.release("c2", 1.0)
+    assert queue.decide(1.0) == Decision(resume=("b",))
     assert fill(queue_of(max_parked=0, slots=1), "a", level="background").start == ("a",)
 
 
@@ -307,7 +308,7 @@ def test_a_lower_limit_starts_nobody_and_stops_nobody() -> None:
 
 
 def test_a_newcomer_whose_wait_is_hopeless_is_refused_early() -> None:
-    queue = queue_of(slots=1, max_waiting=100, patience=50)
+    queue = queue_of(slots=1, max_waiting=100, urgent_patience=50)
     for turn in range(40):
         fill(queue, str(turn), now=0.0)
         queue.release(str(turn), 4.0)
@@ -321,6 +322,9 @@ def test_a_newcomer_whose_wait_is_hopeless_is_refused_early() -> None:
         queue.offer(request("hurried", "background", ttl_s=5.0), 0.0)
     queue.offer(request("first in line", "critical", ttl_s=5.0), 0.0)
     assert queue.decide(0.0).park == ("runs",)
+    queue.offer(request("next in line", "critical"), 0.0)
+    with pytest.raises(Overloaded, match="critical"):
+        queue.offer(request("behind it", "critical"), 20.0)
 
 
 def test_levels_leave_room_for_those_above() -> None:
@@ -382,7 +386,7 @@ def test_fifo_knows_no_levels() -> None:
 
 
 def test_aged_ones_get_their_turn_but_never_all_turns() -> None:
-    queue = queue_of(slots=1, max_waiting=500, ageing_s=10, patience=1e9)
+    queue = queue_of(slots=1, max_waiting=500, ageing_s=10, urgent_patience=1e9)
     fill(queue, "runs", level="critical")
     for number in range(20):
         queue.offer(request(f"b{number}", "background"), 0.0)
@@ -462,7 +466,18 @@ def test_the_aged_follow_each_other_on_one_slot() -> None:
         queue.offer(request(f"b{number}", "background"), 0.0)
     assert queue.decide(25.0) == Decision(start=("b0",)), "four slots are free, one is for the aged"
     queue.release("b0", 26.0)
-    assert queue.decide(26.0) == Decision(start=("b1",))
+    assert queue.decide(26.0) == Decision(), "the next one waits for its turn"
+    assert queue.decide(36.0) == Decision(start=("b1",))
+
+
+def test_one_that_runs_by_its_age_takes_no_slot_from_one_that_has_just_begun() -> None:
+    queue = queue_of(slots=8, ageing_s=10)
+    fill(queue, "i", level="interactive")
+    fill(queue, *"abcde", level="background")
+    for name in "xy":
+        queue.offer(request(name, "background"), 0.0)
+    queue.release("a", 50.0)
+    assert queue.decide(50.0) == Decision(start=("x", "y")), "one in the place of a, one by its age"
 
 
 def test_one_that_runs_by_its_age_keeps_its_slot() -> None:
@@ -526,6 +541,7 @@ VERBS = st.sampled_from(["offer", "release", "remove", "hold", "let go", "limit"
 def test_decisions_keep_the_bounds_and_lose_nobody(steps: list[tuple[str, int, Level]], max_parked: int) -> None:
     queue = AdmissionQueue(3, Rules(max_waiting=5, preempt="interactive"), max_parked)
     state: dict[str, str] = {}
+    aside: set[str] = set()  # left the source
     now = 0.0
 
     def those(*states: str) -> list[str]:
@@ -558,6 +574,9 @@ def test_decisions_keep_the_bounds_and_lose_nobody(steps: list[tuple[str, int, L
         for id in decision.park:
             assert state[id] in ("runs", "paused")
             state[id] = "paused"
+        for id in decision.unseat:
+            assert state[id] in ("runs", "paused")
+            state[id] = "paused"
         for id in decision.resume:
             assert state[id] == "paused"
             state[id] = "runs"
@@ -567,7 +586,8 @@ def test_decisions_keep_the_bounds_and_lose_nobody(steps: list[tuple[str, int, L
         assert queue.waiting == len(those("waits"))
         assert queue.running + queue.parked == len(those("runs", "paused"))
         assert len(those("runs")) <= queue.running <= 3
-        assert queue.parked <= max_parked
+        aside = (aside | {*decision.unseat}) & {*those("paused")}
+        assert queue.parked <= max_parked + len(aside)
         if queue.running < queue.limit:
             urgent = queue.waiting_at("critical") + queue.waiting_at("interactive")
             assert not urgent, "nobody urgent waits beside a free slot"

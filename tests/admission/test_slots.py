@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 from node.admission.lane import Ticket
 from node.admission.slots import MOST_SET_ASIDE, STALLED_S, Slots
 
+PAUSE_S = 30.0
+
 
 def ticket(id: str, rank: int, *, lags: bool = False, aged: bool = False) -> Ticket:
     return Ticket(id, "standard", rank, 0.0, math.inf, 100, 0.0, lags=lags, aged=aged)
 
 
 def slots_with(*running: Ticket, count: int = 4, max_parked: int = 4, urgent: int = 1, displaces: int = 3) -> Slots:
-    slots = Slots(count, max_parked, urgent, displaces)
+    slots = Slots(count, max_parked, urgent, displaces, PAUSE_S)
     for at, each in enumerate(running):
-        slots.take(each, float(at))
+        slots.take(each, float(at), each.aged)
     return slots
 
 
@@ -52,15 +54,20 @@ def test_who_lags_displaces_nobody_and_is_not_displaced() -> None:
     assert slots_with(ticket("urgent", 0), ticket("low", 2)).free_for_lower == 0
     assert slots_with(ticket("urgent", 0, lags=True), ticket("low", 2)).free_for_lower == 2
     assert slots_with(ticket("urgent", 0), ticket("low", 2, lags=True)).free_for_lower == 1
+    assert slots_with(ticket("urgent", 0), ticket("low", 2, aged=True)).free_for_lower == 1, "nor who runs by its age"
 
 
-def test_nobody_is_parked_beyond_the_room() -> None:
-    slots = slots_with(ticket("a", 3), ticket("b", 3), max_parked=1)
-    first = slots.victim(0)
-    assert first is not None
-    slots.park(first, 1.0)
+def test_beyond_the_room_to_park_there_are_victims_for_higher_levels_only() -> None:
+    slots = slots_with(ticket("a", 3), ticket("b", 3), ticket("lags", 0, lags=True), max_parked=1)
+    assert slots.room_to_park
+    slots.park(slots.running["b"], 1.0)
+    assert not slots.room_to_park
+    victim = slots.victim(0)
+    assert victim is not None
+    assert victim.id == "a", "who lags would have to be read again, for nothing"
+    slots.set_aside = {str(number): ticket(str(number), 2) for number in range(MOST_SET_ASIDE)}
     assert slots.victim(0) is None
-    assert slots_with(ticket("a", 3), max_parked=0).victim(0) is None
+    assert slots_with(ticket("a", 3), max_parked=0).victim(0) is None, "a source that cannot hold anybody"
 
 
 def test_laggards_leave_half_of_the_room() -> None:
@@ -106,17 +113,18 @@ def test_each_urgent_one_takes_three_slots_from_those_below(urgent_running: int,
 
 def test_what_is_open_to_whom() -> None:
     slots = slots_with(ticket("i", 1), ticket("s", 2), ticket("b", 3), count=8, max_parked=2)
-    assert slots.open_to(0) == 7, "5 free, and 2 of 3 would make room"
+    assert slots.open_to(0) == 8, "5 free, and 3 would make room"
     assert slots.open_to(1) == 7
+    assert slots_with(ticket("b", 3), count=8, max_parked=0).open_to(0) == 7
     assert slots.open_to(2) == 3, "5 less the 2 that run"
     assert slots_with(*(ticket(str(n), 3) for n in range(4)), urgent=-1).open_to(0) == 0
 
 
 def test_one_slot_in_eight_is_for_the_aged() -> None:
-    assert slots_with(ticket("low", 3), count=8).open_to_aged
-    assert not slots_with(ticket("aged", 3, aged=True), count=8).open_to_aged
-    assert slots_with(ticket("aged", 3, aged=True), count=16).open_to_aged
-    assert slots_with(ticket("aged", 3, aged=True, lags=True), count=8).open_to_aged
+    assert slots_with(ticket("low", 3), count=8).open_to_aged(0.0)
+    assert not slots_with(ticket("aged", 3, aged=True), count=8).open_to_aged(99.0)
+    assert slots_with(ticket("aged", 3, aged=True), count=16).open_to_aged(99.0)
+    assert slots_with(ticket("aged", 3, aged=True, lags=True), count=8).open_to_aged(99.0)
     slots = slots_with(count=8)
     assert not slots.small
     slots.limit = 4
@@ -125,6 +133,15 @@ def test_one_slot_in_eight_is_for_the_aged() -> None:
     assert slots.free_for_aged == 4
     slots.limit = 3
     assert slots.small
+
+
+@pytest.mark.parametrize(("count", "pause_s"), [(3, 0.0), (8, PAUSE_S), (16, PAUSE_S / 2)])
+def test_the_next_one_by_its_age_waits_for_its_turn(count: int, pause_s: float) -> None:
+    aged = ticket("aged", 3, aged=True)
+    slots = slots_with(aged, count=count)
+    slots.leave(aged, 0.0)
+    assert slots.open_to_aged(pause_s)
+    assert pause_s == 0 or not slots.open_to_aged(pause_s - 0.1)
 
 
 def test_the_highest_is_of_those_that_make_tokens() -> None:
@@ -155,7 +172,7 @@ def test_time_in_a_slot_adds_up() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "park", "leave"]), st.integers(0, 9), st.integers(0, 3))))
 def test_a_ticket_is_in_one_place(steps: list[tuple[str, int, int]]) -> None:
-    slots, tickets = Slots(4, 4, 1, 2), [ticket(str(number), number % 4) for number in range(10)]
+    slots, tickets = Slots(4, 4, 1, 2, PAUSE_S), [ticket(str(number), number % 4) for number in range(10)]
     for now, (verb, pick, _) in enumerate(steps):
         one = tickets[pick]
         if verb == "take" and slots.free > 0 and one.id not in slots.running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -10,11 +11,12 @@ from node.bench import scores
 from node.bench.overload import Plan
 from node.bench.virtual import Costs, Play, VirtualEngine, VirtualOverload, capacity
 from node.bench.workload import DEFAULT_MIX, Ask, Mixture
-from node.generation import Event, Finished, Level, Request, Token
+from node.engine.batch import Targets
+from node.generation import Event, Finished, Level, Request, Started, Token
 from node.layers import load
 from node.settings import Settings
 
-COSTS = Costs(base_s=0.01, stream_s=0.01, prompt_token_s=0.001, step_s=0.1, prefill_step_s=0.5)
+COSTS = Costs(base_s=0.01, stream_s=0.01, prompt_token_s=0.001, targets=Targets(0.1, 0.2, 0.5))
 
 
 def settings(**queue: str) -> Settings:
@@ -44,6 +46,15 @@ def test_a_long_prompt_is_read_in_pieces_beside_a_stream() -> None:
     for _ in range(5):
         engine.step()
     assert all(later - now <= 0.1 + 1e-9 for now, later in itertools.pairwise(tokens))
+
+
+def test_what_was_set_aside_is_read_again_and_goes_on() -> None:
+    engine, seen = VirtualEngine(COSTS), list[Event]()
+    engine.submit(replace(request("a", 100, 3), continued=(7, 8)), seen.append)
+    while engine.busy:
+        engine.step()
+    assert seen == [Started(), Token(0, b"."), Finished("length", 100, 3)]
+    assert engine.now == pytest.approx(0.112), "102 tokens are read"
 
 
 def test_the_urgent_prompt_is_read_first() -> None:
@@ -109,8 +120,8 @@ async def test_at_twice_the_load_the_levels_keep_what_they_promise(asked: Virtua
         return scores.attainment([one for run in levels for one in run.of(level)], objective)
 
     assert scores.problems(levels).value == 0
-    assert attained("critical") >= 0.85
-    assert attained("interactive") >= 0.75
+    assert attained("critical") >= 0.95
+    assert attained("interactive") >= 0.9
     good, plain = (sum(scores.goodput(run, objective) for run in runs) for runs in (levels, fifo))
     assert good >= 1.5 * plain
     background = [one for run in levels for one in run.of("background")]

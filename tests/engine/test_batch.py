@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.engine.batch import Chunk, Plan, Row, StepCost, plan_step
+from node.engine.batch import Chunk, Plan, Row, StepCost, Targets, plan_step
+from node.generation import LEVELS
+from node.settings import Engine
 
 
 def test_streams_come_before_prompts() -> None:
@@ -112,6 +114,25 @@ def test_every_request_ends_and_the_cache_is_never_overrun(
         assert sum(row.cached for row in by_slot.values()) <= cells
         rows = [row for row in by_slot.values() if answers[row.slot] > 0]
     raise AssertionError("the requests did not end")
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [
+        ([], 0.6),
+        ([Row(0, 500, 0, LEVELS.index("critical"))], 0.6),
+        ([Row(0, 1, 9, LEVELS.index("critical"))], 0.05),
+        ([Row(0, 1, 9, LEVELS.index("critical")), Row(1, 500, 0, LEVELS.index("standard"))], 0.05),
+        ([Row(0, 1, 9, LEVELS.index("background")), Row(1, 500, 0, LEVELS.index("interactive"))], 0.08),
+    ],
+)
+def test_only_an_urgent_prompt_may_slow_streams_a_little_more(rows: list[Row], seconds: float) -> None:
+    assert Targets(0.05, 0.08, 0.6).seconds(rows) == seconds
+    assert Targets(0.1, 0.08, 0.6).seconds(rows) == max(seconds, 0.1)
+
+
+def test_targets_are_settings() -> None:
+    assert Targets.of(Engine(step_ms=50, urgent_step_ms=70, prefill_step_ms=900)) == Targets(0.05, 0.07, 0.9)
 
 
 def test_cost_learns_the_machine() -> None:
