@@ -5,6 +5,9 @@ one life runs through, one is stopped in the middle and one is killed there. A s
 the same prompts in turns with the first, and also only what the first one had to read, which is the least that its
 answer can take. Requests come one at a time, the next when the node is quiet again, so that the two never compute at
 once. An answer is one token long: how long it takes is the time to first token (TTFT).
+
+Reading only the rest is faster than anybody can be who has the beginning: the rest's rows attend to all of it. So there
+is a second yardstick, what llama.cpp alone takes for the same rows behind the same beginning (`behind`).
 """
 
 from __future__ import annotations
@@ -37,12 +40,14 @@ from node.store.prefixes import PrefixStore
 
 MOST_OF_COLD = 0.5  # of the time that all prompts take without prewarming
 MOST_OF_REST, SLACK_S = 1.25, 0.010  # times what reading the rest takes, and this
+MOST_OF_BARE = 1.25  # times what llama.cpp alone takes for the same rows
 MOST_AT_BOOT = 0.15  # of the cold TTFT
 _QUIET_SHARE, _LOOK_S, _PATIENCE_S = 0.05, 0.25, 15.0
 _JUDGED_FROM = 16  # requests after a restart; fewer say little about a ratio
 _TAIL = 32  # tokens of a question behind the most asked prefix
 
 Tell = Callable[[str], None]
+Bare = Callable[[Ids, int], float]  # seconds for all of a prompt after so many tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Seen:
     warm: list[Answered] = field(default_factory=list)
     cold: list[float] = field(default_factory=list)
     rest: list[float] = field(default_factory=list)  # reading what was not warm, where something was
+    bare: list[tuple[float, float]] = field(default_factory=list)  # TTFT of a hit, and llama.cpp alone
     boots: list[tuple[float, float]] = field(default_factory=list)  # TTFT of the top prefix: first after boot, cold
     restarted: dict[str, list[Answered]] = field(default_factory=dict)  # after the middle
     tokens: list[int] = field(default_factory=list)
@@ -85,10 +91,12 @@ class Seen:
 class Lives:
     """The run; `seen` fills up as it goes on."""
 
-    def __init__(self, settings: Settings, changes: Sequence[str], name: str, folder: Path, plan: Plan) -> None:
-        """`name` is the model's public one; `folder` an empty one."""
+    def __init__(
+        self, settings: Settings, changes: Sequence[str], name: str, folder: Path, plan: Plan, bare: Bare | None = None
+    ) -> None:
+        """`name` is the model's public one; `folder` an empty one; `bare` measures llama.cpp alone, in a thread."""
         self._settings, self._changes, self._name = settings, changes, name
-        self._folder, self._plan = folder, plan
+        self._folder, self._plan, self._bare = folder, plan, bare
         self.seen = Seen()
 
     async def run(self, history: Sequence[Step], steps: Sequence[Step], tell: Tell) -> None:
@@ -170,6 +178,8 @@ class Lives:
         self.seen.cold.append((await ask(cold.url, ids, session)).seconds)
         if warm.cached:
             self.seen.rest.append((await ask(cold.url, ids[warm.cached :], session)).seconds)
+            if self._bare is not None:
+                self.seen.bare.append((warm.seconds, await asyncio.to_thread(self._bare, ids, warm.cached)))
 
 
 async def _all_on_disk(session: aiohttp.ClientSession, url: str) -> bool:
@@ -217,6 +227,7 @@ def figures(seen: Seen, expected: Sequence[int], most: Sequence[int]) -> list[Fi
             at_most=1000 * (MOST_OF_REST * rest + SLACK_S),
             detail=f"{len(hits)} of {len(seen.warm)} requests; reading only the rest takes {1000 * rest:.0f} ms",
         ),
+        *_of_bare(seen.bare),
         Figure(
             "all prompts, with / without prewarming",
             warm / cold,
@@ -231,6 +242,20 @@ def figures(seen: Seen, expected: Sequence[int], most: Sequence[int]) -> list[Fi
             detail="first request each: " + ", ".join(f"{1000 * a:.0f} / {1000 * b:.0f} ms" for a, b in seen.boots),
         ),
         *(_lost(life, seen) for life in seen.restarted),
+    ]
+
+
+def _of_bare(pairs: Sequence[tuple[float, float]]) -> list[Figure]:
+    if not pairs:
+        return []
+    bare = 1000 * statistics.median(alone for _, alone in pairs)
+    return [
+        Figure(
+            "TTFT of hits / llama.cpp alone, same rows and prefix",
+            statistics.median(ours / alone for ours, alone in pairs),
+            at_most=MOST_OF_BARE,
+            detail=f"median of {len(pairs)}; alone it takes {bare:.0f} ms",
+        )
     ]
 
 

@@ -151,7 +151,7 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     taken = _add(benches, "memory", "how much memory it takes, against what is computed", bench_memory.ABOUT, _memory)
     bench_memory.add_arguments(taken)
     warm = _add(benches, "prewarm", "what warm prefixes are worth on a replay", bench_prewarm.ABOUT, _prewarm)
-    bench_prewarm.add_arguments(warm)
+    bench_prewarm.add_arguments(warm, _count)
     crowded = _add(benches, "contention", "what other busy processes cost", _CONTENTION, _contention)
     crowded.add_argument("--rounds", type=_count, metavar="N", help="rounds of each kind (default: 4)")
     crowded.add_argument("--quick", action="store_true", help="one short round: a first impression")

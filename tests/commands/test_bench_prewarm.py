@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
 import pytest
 
 from node import cli
+from node.commands import bench_prewarm
 
 DATA = Path(__file__).parents[1] / "data"
 WORDS = ["--data", str(DATA / "bfcl_live"), "--trace", str(DATA / "azure_conv.csv")]
@@ -31,6 +33,20 @@ def test_help_says_what_is_promised(promise: str, capsys: pytest.CaptureFixture[
 def test_data_and_trace_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "prewarm"]) == 2
     assert "--data" in capsys.readouterr().err
+
+
+def test_no_requests_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "prewarm", *WORDS, "--requests", "0"]) == 2
+    assert "--requests" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "requests"), [([], 40), (["--quick"], 12), (["--requests", "32"], 32), (["--requests", "700"], 600)]
+)
+def test_how_many_requests_there_are(words: list[str], requests: int) -> None:
+    parser = argparse.ArgumentParser()
+    bench_prewarm.add_arguments(parser, int)
+    assert bench_prewarm.plan_of(parser.parse_args([*WORDS, *words]), 600).requests == requests
 
 
 def test_it_needs_a_vocabulary(capsys: pytest.CaptureFixture[str]) -> None:
