@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import tempfile
 from pathlib import Path
@@ -35,7 +36,7 @@ with a seed for each question; texts that repeat nothing come at least {NEVER_BE
 the same as without drafts, and {SAMPLED_ALIKE:.0%} of the sampled ones, to the last character.
 
 A step with several tokens must cost less than as many steps: the model is requantized for it (--form), into a file that
-is removed again. It takes some six minutes, with --quick one.
+is removed again. It takes some six minutes, with --quick one; on two slow cores twelve.
 
   outpost bench drafts --texts tests/data/clinc150.txt
 """
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     say("--form", choices=(*TYPES, AS_SERVED), default="Q8_0", help=f"the model's weights (Q8_0), or {AS_SERVED}")
     say("--texts", type=Path, metavar="FILE", help="questions: lines, .tsv with `utterance`, or .jsonl with messages")
     say("--questions", type=int, metavar="N", help=f"how many of them are asked ({Plan().questions})")
+    say("--fresh", type=int, metavar="N", help=f"how many texts without repetition ({Plan().fresh})")
     say("--quick", action="store_true", help="few questions: a first impression")
 
 
@@ -80,11 +82,11 @@ async def measure(
 def plan_of(args: argparse.Namespace) -> Plan:
     """How much is measured; raises SettingsError."""
     plan = drafts.QUICK if args.quick else Plan()
-    if args.questions is None:
-        return plan
-    if not 1 <= args.questions <= 10_000:
-        raise SettingsError("--questions must be between 1 and 10000.")
-    return Plan(args.questions, plan.tokens, plan.fresh, plan.fresh_tokens)
+    counts = {name: count for name in ("questions", "fresh") if (count := getattr(args, name)) is not None}
+    for name, count in counts.items():
+        if not 1 <= count <= 10_000:
+            raise SettingsError(f"--{name} must be between 1 and 10000.")
+    return dataclasses.replace(plan, **counts)
 
 
 def _spread(texts: list[str], count: int) -> list[str]:

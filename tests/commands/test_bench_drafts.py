@@ -35,14 +35,17 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_how_much_is_measured() -> None:
-    def plan(questions: int | None, *, quick: bool) -> Plan:
-        return bench_drafts.plan_of(argparse.Namespace(questions=questions, quick=quick))
+    def plan(questions: int | None, *, quick: bool, fresh: int | None = None) -> Plan:
+        return bench_drafts.plan_of(argparse.Namespace(questions=questions, quick=quick, fresh=fresh))
 
     assert plan(None, quick=False) == Plan()
     assert plan(None, quick=True) == QUICK
     assert plan(7, quick=True) == Plan(7, QUICK.tokens, QUICK.fresh, QUICK.fresh_tokens)
-    with pytest.raises(SettingsError):
+    assert plan(None, quick=False, fresh=60) == Plan(fresh=60)
+    with pytest.raises(SettingsError, match="--questions"):
         plan(20_000, quick=False)
+    with pytest.raises(SettingsError, match="--fresh"):
+        plan(None, quick=False, fresh=0)
 
 
 def test_questions_come_from_all_over_the_file() -> None:
