@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from node.bench import front, link, liverows, stallplot, torture
+from node.bench import front, link, liverows, radiorows, stallplot, torture
 from node.bench.live import hosts
 from node.bench.report import Figure
 from node.bench.stallplot import Point
@@ -19,7 +19,9 @@ What a lossy path does to a reply over the node's link, beside others' schemes a
 1. Simulated: both ends are the node's own code, the path and the clock are not real, so that the figures repeat.
    Independent losses of 2 to 20 % at round trips of 50 to 600 ms, bursts of 3 and 8 tokens, long chunks, and lines of
    9.6 and 4.8 kbit/s; and thousands of replies that are repeated, replayed, shuffled, bent and cut, and must be exact.
-2. Live (root only): processes at both ends of an emulated path, as tools/lossy_link.py makes it; beside the link
+2. Radio: frames on a serial byte stream in which bits flip and bytes vanish and appear, at three bit error rates, in
+   noise, and behind markers that are none.
+3. Live (root only): processes at both ends of an emulated path, as tools/lossy_link.py makes it; beside the link
    OpenAI's server-sent events over TCP cubic and bbr, a QUIC stream, Eloquent, and XOR parity; and a download.
    Other work on the machine makes it late: the cell that loses nothing shows by how much.
 
@@ -31,13 +33,15 @@ minutes, with --quick two.
 _QUICK_REPLIES, _REPLIES = 1000, 10_000
 _LIVE_MANNERS = "live, a download beside the link"
 _EXACT = "replies that are bent and cut"
+_NOISE = "radio frames in noise"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What may be said."""
     say = parser.add_argument
     say("--cells", metavar="TEXT", default="", help="only cells with this in their name: 'bursts of 3'")
-    say("--only", choices=("simulated", "live"), help="one of the two parts")
+    say("--only", choices=("simulated", "radio", "live"), help="one of the three parts")
+    say("--frames", type=int, metavar="N", help=f"radio frames at each error rate (default: {radiorows.FRAMES:,})")
     say("--replies", type=int, metavar="N", help=f"bent and cut replies (default: {_REPLIES:,})")
     say("--seed", type=int, default=7, metavar="N", help="other weather (7)")
     say("--csv", type=Path, metavar="FILE", help="write every scheme's stall ratio")
@@ -71,13 +75,21 @@ class _Bench:
     def wants_exact(self) -> bool:
         return self._wants(_EXACT, "simulated")
 
+    def radio(self) -> dict[float, str]:
+        """Bit error rates, and what their cells are called."""
+        named = {rate: f"radio frames, bit errors {rate:g}" for rate in radiorows.ERROR_RATES}
+        return {rate: name for rate, name in named.items() if self._wants(name, "radio")}
+
+    def wants_noise(self) -> bool:
+        return self._wants(_NOISE, "radio")
+
     def _wants(self, name: str, part: str) -> bool:
         return self._args.cells in name and self._args.only in (None, part)
 
     def count(self) -> None:
         """How many there will be; raises OperatorError where there are none."""
-        more = self.wants_manners() + self.wants_exact()
-        self.steps.total = len(self.simulated()) + len(self.live()) + more
+        more = self.wants_manners() + self.wants_exact() + self.wants_noise()
+        self.steps.total = len(self.simulated()) + len(self.radio()) + len(self.live()) + more
         if not self.steps.total:
             raise OperatorError(
                 f"No cell's name holds {self._args.cells!r}.", hint="Leave --cells out to see them all."
@@ -94,8 +106,20 @@ class _Bench:
             self.steps.next(f"{replies:,} {_EXACT}")
             self._figures += await asyncio.to_thread(exact, replies, self._args.seed)
 
+    async def listen(self) -> None:
+        """The second part."""
+        seed, quick = self._args.seed, self._args.quick
+        frames = self._args.frames or (radiorows.QUICK_FRAMES if quick else radiorows.FRAMES)
+        for rate, name in self.radio().items():
+            self.steps.next(f"{frames:,} {name}")
+            self._figures += await asyncio.to_thread(radiorows.figures, rate, frames, seed)
+        if self.wants_noise():
+            self.steps.next(_NOISE)
+            times = radiorows.QUICK_TIMES if quick else radiorows.TIMES
+            self._figures += await asyncio.to_thread(radiorows.found, times, seed)
+
     async def play(self) -> None:
-        """The second part; where it cannot be, the reason stands among the figures."""
+        """The third part; where it cannot be, the reason stands among the figures."""
         if not self.live() and not self.wants_manners():
             return
         if why := hosts.obstacle():
@@ -144,5 +168,6 @@ async def measure(args: argparse.Namespace) -> tuple[Figure, ...]:
     if args.plot:
         front.need_plotting()
     await bench.simulate()
+    await bench.listen()
     await bench.play()
     return bench.told()

@@ -10,7 +10,9 @@ from node.link.crypto import ReplayWindow
 from node.link.departures import Stream
 from node.link.packet import Ack, Block, Got
 
-ACK_S = 0.02
+ACK_S = 0.02  # between two, at least
+LATE_S = 0.1  # after what it is for, at most
+WORTH = 152  # bytes that it should be for: an acknowledgement is a packet of 76, and the way back may be narrow
 
 
 class Acknowledgements:
@@ -20,6 +22,7 @@ class Acknowledgements:
         self.window = ReplayWindow()
         self.due = math.inf  # when an acknowledgement must go
         self._last = -math.inf
+        self._owed = 0  # bytes that came since
         self._largest_at = 0.0
         self._touched: dict[int, None] = {}  # slots, the longest waiting first
 
@@ -35,9 +38,14 @@ class Acknowledgements:
         """Something came for this slot."""
         self._touched[slot] = None
 
-    def ask(self, now: float, *, at_once: bool) -> None:
-        """A packet came that asks for an acknowledgement."""
-        self.due = min(self.due, now if at_once else max(now, self._last + ACK_S))
+    def ask(self, now: float, size: int, *, at_once: bool) -> None:
+        """A packet of `size` bytes came that asks for an acknowledgement."""
+        self._owed += size
+        if at_once:
+            self.due = now
+            return
+        wait = ACK_S if self._owed >= WORTH else LATE_S
+        self.due = min(self.due, max(now, self._last + wait))
 
     def compose(self, streams: Mapping[int, Stream], room: int, now: float) -> tuple[list[Block], int]:
         """An ACK, and as many GOTs as fit into `room` bytes beside it, and their size; nothing where none is due."""
@@ -61,5 +69,5 @@ class Acknowledgements:
         told = [block.slot for block in blocks if isinstance(block, Got)]
         for slot in told:
             del self._touched[slot]
-        self._last = now
+        self._last, self._owed = now, 0
         self.due = math.inf if not self._touched else now if told else now + ACK_S

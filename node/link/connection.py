@@ -10,8 +10,9 @@ reply. Slots are opened by the client, from 0 on, and never used twice.
 
 **Packets.** Each has a number of its own and is never sent again; what it carried may be. A packet that carries more
 than acknowledgements asks for one, which goes at once for the first packet, for one that closes a gap and for an end,
-else 20 ms after the last. Acknowledgements say which packets came (for the path's estimates) and which chunks (for the
-senders). What a packet carries and when it goes is said in `sender` and `schedule`.
+else 20 ms after the last where at least 152 bytes came since then, and 100 ms where they did not. On a full path it
+waits a little for news that it can travel with. Acknowledgements say which packets came (for the path's estimates) and
+which chunks (for the senders). What a packet carries and when it goes is said in `sender` and `schedule`.
 
 **Pacing.** Bytes leave at the path's rate; a packet may be early by 10 ms' worth. Where the path is too slow for what
 is to be said, news wait, and travel together; packets grow to what fits 0.4 s of the path.
@@ -27,8 +28,8 @@ application watches `unacknowledged`), as chunks and once more as the shards of 
 that it was given since `next_event` was called last, some 200 of each. A datagram costs at most `_MENDS` attempts to
 solve for what was lost. The last packet number is a CLOSE: a link must be opened anew then.
 
-**Silence.** With a slot open, a client that hears nothing for 0.4 s pings. After 3 s without an answer only timeouts
-send, news wait. After 60 s the link is dead.
+**Silence.** With a slot open, a client that hears nothing for a timeout (of 0.4 to 1 s) pings. After 3 s without an
+answer only timeouts send, news wait. After 60 s the link is dead.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from operator import methodcaller
 
 from node.errors import LinkError
 from node.link import packet
@@ -45,19 +46,20 @@ from node.link.crypto import MAX_PACKETS, Sealer
 from node.link.departures import LEAST_ROOM, Departures, Stream
 from node.link.events import Address, Came, Closed, Delivered, Ended, Event, Moved, Opened, Stopped
 from node.link.packet import Ack, Block, Challenge, Close, Data, End, Flight, Got, Ping, Repair, Response, Stop
-from node.link.path import Path
+from node.link.path import OVERHEAD, Path
 from node.link.receiver import Receiver, Store
 from node.link.sender import Sender
 
 MAX_SLOTS = 256
 IDLE_S = 60.0
-PING_S = 0.4
+PING_S, MOST_PING_S = 0.4, 1.0
 AMPLIFICATION = 3
 
 _BODY = packet.MAX_DATAGRAM - packet.HEAD.size - 16
 _AT_ONCE = 64  # most packets of one call
-_PADDED = 3  # first packets of a client that are full
+_PADDED, _PADDED_BODY = 3, 550  # first packets of a client that are longer: not much, for a narrow path's sake
 _MENDS = 4
+_RIDE_S = 0.25
 _CHALLENGE_SIZE = 9
 _CARRYING = (Data, Repair, Flight)
 
@@ -172,11 +174,11 @@ class Connection:
 
     def receive_datagram(self, data: bytes, address: Address, now: float) -> None:
         """Take a datagram; what is not authentic, not fresh or not well-formed is counted and forgotten."""
-        head = packet.read_head(data)
+        head = packet.read_head(data, self._acks.window.largest + 1)
         if head is None or head[0] != self.number or self.closed or not self._acks.window.fresh(head[1]):
             self.rejected += 1
             return
-        body = self._open.open(head[1], data[: packet.HEAD.size], data[packet.HEAD.size :])
+        body = self._open.open(head[1], data[: head[2]], data[head[2] :])
         if body is None:
             self.rejected += 1
             return
@@ -188,7 +190,7 @@ class Connection:
         self.received += 1
         self._cramped = False
         try:
-            self._take(packet.decode(body), now)
+            self._take(packet.decode(body), len(data) + OVERHEAD, now)
         except LinkError:
             self.rejected += 1
 
@@ -204,7 +206,8 @@ class Connection:
             self._out.path = Path()
             self._events.append(Moved(address))
 
-    def _take(self, blocks: Sequence[Block], now: float) -> None:
+    def _take(self, blocks: Sequence[Block], size: int, now: float) -> None:
+        as_of = self._as_of
         at_once = self.received == 1
         eliciting = False
         repaired: dict[int, None] = {}
@@ -218,16 +221,18 @@ class Connection:
                     repaired[block.slot] = None
                 eliciting = True
                 at_once |= self._apply(block)
+        if self._as_of > as_of:
+            self._out.passed_over(self._as_of, now)
         for slot in list(repaired)[:_MENDS]:
             at_once |= self._brought(slot, lambda receiver: receiver.mend())
         if eliciting:
-            self._acks.ask(now, at_once=at_once)
+            self._acks.ask(now, size, at_once=at_once and not self.path.tight)
 
     def _apply(self, block: Block) -> bool:
         """Take one block that asks for an acknowledgement; True when that must go at once."""
         match block:
             case Data() | Repair() | Flight() | End():
-                return self._brought(block.slot, partial(_received, block)) or type(block) is End
+                return self._brought(block.slot, methodcaller("take", block))
             case Stop(slot):
                 stream = self._stream(slot)
                 if stream and not stream.sender.done and stream.sender.end is None:
@@ -250,15 +255,15 @@ class Connection:
         self._acks.touch(slot)
         receiver = stream.receiver
         if receiver.done:
-            return True
-        number, gaps = receiver.next, receiver.gaps
+            return False
+        number, gaps, ended = receiver.next, receiver.gaps, receiver.end is not None
         chunks = take(receiver)
         self._events.extend(Came(slot, number + i, chunk) for i, chunk in enumerate(chunks))
         if receiver.done:
             stream.stopping = False
             self._expected.discard(slot)
             self._events.append(Ended(slot, receiver.whole, receiver.end.meta if receiver.end else b""))
-        return receiver.done or (gaps and not receiver.gaps)
+        return receiver.done or (receiver.end is not None) > ended or (gaps and not receiver.gaps)
 
     def _stream(self, slot: int) -> Stream | None:
         """The slot's stream; a node opens what its client begins to use."""
@@ -312,10 +317,10 @@ class Connection:
     def _sealed(self, blocks: Sequence[Block]) -> bytes:
         number = self._next_number
         self._next_number += 1
-        head = packet.head(self.number, number)
+        head = packet.head(self.number, number, self.path.largest)
         body = b"".join(map(packet.encode, blocks))
         if self._client and not self.received and number < _PADDED:
-            body = body.ljust(_BODY, b"\x00")  # so that the node may answer with more than a few bytes
+            body = body.ljust(_PADDED_BODY, b"\x00")  # so that the node may answer with more than a few bytes
         return head + self._seal.seal(number, head, body)
 
     def _next_body(self, now: float) -> tuple[list[Block], bool] | None:
@@ -329,7 +334,7 @@ class Connection:
             first.append(Response(self._response))
         if self._closing is not None:
             first.append(self._closing)
-        ack = self._acks.due <= now
+        ack = self._ack_at(now) <= now
         used = sum(len(packet.encode(block)) for block in first) + _CHALLENGE_SIZE
         acks, size = self._acks.compose(self._streams, room - used, now)
         news = self._news(now, room - used - size)
@@ -359,37 +364,31 @@ class Connection:
         return self._pinging or self._ping_at() <= now
 
     def _ping_at(self) -> float:
-        return max(self.last_heard, self._out.last) + PING_S if self._expected else math.inf
+        wait = max(PING_S, min(MOST_PING_S, self.path.pto)) if self.path.measured else PING_S
+        return max(self.last_heard, self._out.last) + wait if self._expected else math.inf
 
     def timer(self, now: float) -> float:
         """When `datagrams_to_send` has something to do at the latest; infinity while there is nothing."""
         if self.closed or self._room() < LEAST_ROOM:
             return math.inf
-        return min(self._acks.due, self._ping_at()) if self._cramped else self._due_at(now)
+        return min(self._ack_at(now), self._ping_at()) if self._cramped else self._due_at(now)
 
     def _due_at(self, now: float) -> float:
         if self._due is not None and self._due[0] == now:
             return self._due[1]
         if self._closing is not None or self._response or self._pinging:
             return now
-        when = min(self._acks.due, self._ping_at(), self._out.next_at(now))
+        when = min(self._ack_at(now), self._ping_at(), self._out.next_at(now))
         self._due = now, when
         return when
+
+    def _ack_at(self, now: float) -> float:
+        """When an acknowledgement goes; on a full path it waits a little for news that it can travel with."""
+        due = self._acks.due
+        if self.path.tight and due < math.inf and (news := self._out.next_at(now)) < due + _RIDE_S:
+            return max(due, news)
+        return due
 
     def dead(self, now: float) -> bool:
         """Whether nobody was heard for so long that the link is given up."""
         return self.closed or now - self.last_heard > IDLE_S
-
-
-def _received(block: Data | Repair | Flight | End, receiver: Receiver) -> list[bytes]:
-    """What a block's chunks make deliverable."""
-    match block:
-        case Data():
-            return receiver.data(block)
-        case Flight():
-            return receiver.flight(block)
-        case End():
-            return receiver.ended(block)
-        case Repair():
-            receiver.repair(block)
-            return []

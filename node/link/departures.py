@@ -13,7 +13,7 @@ from node.link import packet
 from node.link.packet import Block, Flight, Stop
 from node.link.path import OVERHEAD, Path
 from node.link.receiver import Receiver
-from node.link.schedule import Kind, Schedule
+from node.link.schedule import FIRST_TAIL_S, SHORT_TAIL_S, TAIL_S, Kind, Schedule
 from node.link.sender import Sender
 
 SILENT_S = 3.0
@@ -25,6 +25,7 @@ _LEAST_BUDGET = 24
 _HOLD_S = 0.4  # of a full path's time that one packet may take
 _EARLY_S = 0.01
 _AT_FIRST_S = 1.0  # of the rate that may go at once before anything is known of the path
+_REORDER_S = 0.02
 _SPREAD_S = 0.01  # a flight takes at least so long: it must outlast a short burst
 
 
@@ -60,6 +61,8 @@ class Departures:
 
     def wake(self, slot: int) -> Stream:
         """The stream of a slot of which something is to be said."""
+        if slot not in self._busy and not any(stream.active for stream in self._busy.values()):
+            self._unanswered = math.inf  # all was settled: an answer that got lost since says nothing of the path
         stream = self._busy[slot] = self.streams[slot]
         return stream
 
@@ -79,11 +82,14 @@ class Departures:
         return awake
 
     def left(self, number: int, size: int, eliciting: bool, now: float) -> None:
-        """A datagram of `size` bytes went out; one that only acknowledges is not held against the next."""
+        """A datagram of `size` bytes went out; one that only acknowledges costs the next nothing but on a full path."""
+        takes = (size + OVERHEAD) / self.path.rate
         if not eliciting:
+            if self.path.tight:
+                self._free_at = max(self._free_at, now + takes)
             return
         early = _EARLY_S if self.path.measured else _AT_FIRST_S
-        self._free_at = max(self._free_at, now - early) + (size + OVERHEAD) / self.path.rate
+        self._free_at = max(self._free_at, now - early) + takes
         self.path.sent(number, size, now)
         self.last = now
         self._unanswered = min(self._unanswered, now)
@@ -91,6 +97,13 @@ class Departures:
     def answered(self, as_of: float) -> None:
         """The other end has seen the packet that went out then."""
         self._unanswered = math.inf if as_of >= self.last else as_of
+
+    def passed_over(self, as_of: float, now: float) -> None:
+        """What a reply sent last was before a packet that came, and nothing was heard of it: it is sent again."""
+        before = as_of - max(_REORDER_S, self.path.srtt / 8)
+        for stream in self._busy.values():
+            if stream.active and stream.schedule.last_sent < before:
+                stream.schedule.repeat(now)
 
     def next_at(self, now: float) -> float:
         """When something is due and may go; infinity where nothing is."""
@@ -138,13 +151,15 @@ class Departures:
             schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
             return []
         overdue = path.srtt + max(0.02, 2 * path.rttvar)
-        symbols = 0 if path.tight else min(6, max(2, path.burst_q95))
+        narrow = path.tight or not path.measured  # or may be: nothing is known before the first round trip
+        symbols = 0 if narrow else min(6, max(2, path.burst_q95))
         blocks = sender.compose(budget, now, overdue, symbols, most)
         more = sender.fresh
         schedule.sent(kind, now, more)
         if kind is Kind.NEWS and not more:
-            pressed = path.tight or self._free_at > now - _EARLY_S / 2
-            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, pressed, path.tight)
+            pressed = narrow or self._free_at > now - _EARLY_S / 2
+            tail = SHORT_TAIL_S if path.tight else TAIL_S if path.measured else FIRST_TAIL_S
+            schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, pressed, tail)
         return [*stop, *blocks]
 
     def _launch(self, sender: Sender, now: float) -> None:

@@ -1,9 +1,12 @@
 """The datagram: a head in the clear, then sealed blocks, as compact as short packets ask for.
 
     head: kind 1 = 0x4F | connection 4 | packet number 4        then the sealed body, then its tag of 16 bytes
+    head: kind 1 = 0x4E | connection 4 | its low 16 bits 2      the same for fewer bytes
 
-A datagram is at most 1200 bytes, so that no network cuts it. Numbers are big-endian. The body is a row of blocks, each
-with its type in its first byte:
+The number is the one nearest to the largest that has come, plus one; a sender takes the short head while its number is
+less than 16384 above the largest that was acknowledged (before that: above -1). Sealed is with the whole number, so
+that a wrong guess is a wrong tag. A datagram is at most 1200 bytes, so that no network cuts it. Numbers are big-endian.
+The body is a row of blocks, each with its type in its first byte:
 
     0 PAD       nothing; skipped
     1 DATA      slot 1 | first 2 | count 1 | count × (varint length | bytes)
@@ -17,7 +20,10 @@ with its type in its first byte:
     9 RESPONSE  8 bytes
     10 PING
     11 CLOSE    reason 1
+    128 + count WORDS: slot 1 | first 2 | count lengths of 4 bits each, the first one high, to whole bytes | bytes
 
+WORDS is DATA of 1 to 127 chunks that are all shorter than 16 bytes, as tokens are; the last half byte may be unused
+and is 0.
 A slot is one reply; chunks are numbered from 0, and `first` is the low 16 bits of such a number. Of a REPAIR's symbols
 the first has the number `symbol`, the others follow it modulo 128; `size` is a shard's size. ACK speaks of packets: bit
 i of the bitmap (from the right) is packet `largest - 1 - i`; `delay` is how long the largest waited here, in units of
@@ -35,13 +41,16 @@ import msgspec
 
 from node.errors import LinkError
 
-KIND = 0x4F
+KIND, SHORT_KIND = 0x4F, 0x4E
 MAX_DATAGRAM = 1200
-HEAD = struct.Struct(">BII")
+HEAD, SHORT_HEAD = struct.Struct(">BII"), struct.Struct(">BIH")
 MAX_META = 255
 BITMAP = 64
 DELAY_UNIT_S = 100e-6
 
+_SHORT_SPAN = 0x4000
+_MOST_WORDS, _LONGEST_WORD = 0x7F, 0x0F
+_SLOT_FIRST = struct.Struct(">BH")
 _SLOT_FIRST_COUNT = struct.Struct(">BHB")
 _REPAIR = struct.Struct(">BHBBBB")
 _END = struct.Struct(">BIIIB")
@@ -49,6 +58,7 @@ _ACK = struct.Struct(">IHQ")
 _GOT = struct.Struct(">BBIB")
 _FLIGHT = struct.Struct(">BBBBBH")
 
+WORDS = 0x80
 PAD, DATA, REPAIR, END, STOP, ACK, GOT, FLIGHT, CHALLENGE, RESPONSE, PING, CLOSE = range(12)
 
 
@@ -124,17 +134,28 @@ class Close(msgspec.Struct, frozen=True):
 Block = Data | Repair | End | Stop | Ack | Got | Flight | Challenge | Response | Ping | Close
 
 
-def head(connection: int, number: int) -> bytes:
-    """The head of a datagram."""
+def head(connection: int, number: int, acked: int | None = None) -> bytes:
+    """The head of a datagram; with `acked`, the largest number acknowledged (or -1), as short as that allows."""
+    if acked is not None and number - acked < _SHORT_SPAN:
+        return SHORT_HEAD.pack(SHORT_KIND, connection, number & 0xFFFF)
     return HEAD.pack(KIND, connection, number)
 
 
-def read_head(datagram: bytes) -> tuple[int, int] | None:
-    """Connection and packet number; None where it is no datagram of ours."""
-    if not HEAD.size < len(datagram) <= MAX_DATAGRAM or datagram[0] != KIND:
+def read_head(datagram: bytes, following: int = 0) -> tuple[int, int, int] | None:
+    """Connection, packet number and the head's size; None where it is no datagram of ours.
+
+    `following` is one more than the largest number that has come.
+    """
+    if not SHORT_HEAD.size < len(datagram) <= MAX_DATAGRAM:
+        return None
+    if datagram[0] == SHORT_KIND:
+        _, connection, low = SHORT_HEAD.unpack_from(datagram)
+        number = following + (low - following + 0x8000) % 0x10000 - 0x8000
+        return connection, number if number >= 0 else number + 0x10000, SHORT_HEAD.size
+    if datagram[0] != KIND or len(datagram) <= HEAD.size:
         return None
     _, connection, number = HEAD.unpack_from(datagram)
-    return connection, number
+    return connection, number, HEAD.size
 
 
 def varint(value: int) -> bytes:
@@ -162,6 +183,8 @@ def encode(block: Block) -> bytes:
     """The bytes of a block; its numbers must fit their fields."""
     match block:
         case Data(slot, first, chunks):
+            if 0 < len(chunks) <= _MOST_WORDS and max(map(len, chunks)) <= _LONGEST_WORD:
+                return _encode_words(slot, first, chunks)
             parts = [bytes((DATA,)), _SLOT_FIRST_COUNT.pack(slot, first & 0xFFFF, len(chunks))]
             for chunk in chunks:
                 parts += (varint(len(chunk)), chunk)
@@ -187,6 +210,12 @@ def encode(block: Block) -> bytes:
             return bytes((PING,))
         case Close(reason):
             return bytes((CLOSE, reason))
+
+
+def _encode_words(slot: int, first: int, chunks: Sequence[bytes]) -> bytes:
+    lengths = [*map(len, chunks), 0]
+    halves = bytes(high << 4 | low for high, low in zip(lengths[:-1:2], lengths[1::2], strict=True))
+    return b"".join((bytes((WORDS | len(chunks),)), _SLOT_FIRST.pack(slot, first & 0xFFFF), halves, *chunks))
 
 
 def _encode_got(block: Got) -> bytes:
@@ -243,7 +272,17 @@ class _Reader:
                 return Ping()
             case 11:
                 return Close(self._byte())
+        if kind > WORDS:
+            return self._words(kind - WORDS)
         raise LinkError(f"There is no block of type {kind}.")
+
+    def _words(self, count: int) -> Data:
+        slot, first = self._unpack(_SLOT_FIRST)
+        halves = self._bytes((count + 1) // 2)
+        lengths = [length for byte in halves for length in (byte >> 4, byte & 0x0F)]
+        if sum(lengths[count:]):
+            raise LinkError("A length of a word that is not there.")
+        return Data(slot, first, [self._bytes(length) for length in lengths[:count]])
 
     def _got(self) -> Got:
         slot, state, following, count = self._unpack(_GOT)

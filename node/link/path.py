@@ -7,9 +7,12 @@
 - Rate: at most max(4 kB/s, 2 × TFRC), with the equation and the loss intervals of RFC 5348 and the packet size of
   RFC 4828 (small packets are counted as full ones: routers drop packets, not bytes). Before the first loss it is
   `FIRST_RATE`, before the first round trip 4 kB/s.
-- Queue: where the round trip grows by more than `QUEUE_S` over its least, the path is full, whatever the equation
-  says (a 4.8 kbit/s radio loses nothing and delays everything). Then the limit is less than what can arrive, until the
-  queue is gone, and a little less afterwards.
+- Queue: where the round trip, less what the packet's own length takes, grows by more than `QUEUE_S` over its least,
+  the path is full, whatever the equation says (a 4.8 kbit/s radio loses nothing and delays everything). From then on
+  the limit is what was seen to arrive, less in proportion to the queue, so that a queue of `_DRAIN_S` would halt it;
+  with none it is 0.5 % more, which ends in a standing queue of 10 ms. Where no queue shows, it grows slowly, and fast
+  where it is not used, until it is no limit any more. A gentle slope is what a delay of a whole round trip bears
+  without swinging.
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ QUEUE_S = 0.06
 _REORDER = 3
 _NOMINAL = 1460  # RFC 4828
 _WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)  # RFC 5348, 5.4
-_DRAIN, _CRUISE, _PROBE = 0.8, 0.95, 1.15  # of a full path's capacity; the last for one round trip,
-_PROBE_S = 8.0  # so often
+_DRAIN_S = 2.0
+_DOUBT = 0.9
+_MORE, _LEAST_SHARE = 0.005, 0.5  # of what arrives: above it without a queue, below it at most
+_CALM_S, _CALM_QUEUE_S = 2.0, 0.005  # without a queue for so long, the limit grows
+_GROWTH, _MOST_GROWTH = 0.005, 0.03  # a second, for each second of calm
+_UNUSED, _FREE_GROWTH = 1.25, 0.5  # where the limit is so many times what arrives, nobody feels it
 _SLOWEST = 300.0  # bytes a second; a limit below is a queue that others made
 _BURSTS = 16  # longest burst told apart
 _FADE = 0.98  # what a burst still counts after the next
@@ -48,7 +55,7 @@ class Path:
         self.measured = False
         self._flying: dict[int, tuple[float, int]] = {}  # packet number -> when sent, bytes; in order
         self._received: set[int] = set()  # of those that fly
-        self._largest = -1
+        self.largest = -1  # packet number that was acknowledged
         self._run = 0
         self._bursts = [0.0] * (_BURSTS + 1)
         self.mean_burst = 1.0  # packets lost in a row, on average; 1 where nothing was lost yet
@@ -58,7 +65,8 @@ class Path:
         self._arrived = _Arrived()
         self._limit = math.inf
         self._queue = 0.0
-        self._adjusted = self._probe_at = -math.inf
+        self._calm_since = self._adjusted = -math.inf
+        self._judged, self._judged_queue = -math.inf, 0.0
 
     def sent(self, number: int, size: int, now: float) -> None:
         """A packet that asks for an acknowledgement went out; `size` is the datagram's."""
@@ -72,21 +80,22 @@ class Path:
         """Learn from an acknowledgement; gives when the largest packet was sent, None if that was known already."""
         flight = self._flying.get(ack.largest)
         first_time = flight is not None and ack.largest not in self._received
-        if ack.largest > self._largest:
-            self._largest = ack.largest
+        if ack.largest > self.largest:
+            self.largest = ack.largest
         for number in [number for number in self._flying if number <= ack.largest]:
             back = ack.largest - number - 1
             if back < 0 or (back < BITMAP and ack.bitmap >> back & 1):
-                self._arrive(number, now)
+                self._arrive(number)
         if flight is not None and first_time:
+            self._arrived.mark(now - ack.delay)
             self._observe_rtt(max(1e-4, now - flight[0] - ack.delay), flight[1], now)
         self._settle()
         return flight[0] if flight is not None and first_time else None
 
-    def _arrive(self, number: int, now: float) -> None:
+    def _arrive(self, number: int) -> None:
         if number not in self._received:
             self._received.add(number)
-            self._arrived.add(self._flying[number][1], now)
+            self._arrived.total += self._flying[number][1]
 
     def _settle(self) -> None:
         """Decide, in order, about every packet that can be decided about."""
@@ -94,7 +103,7 @@ class Path:
             number = next(iter(self._flying))
             if number in self._received:
                 self._decide(number, lost=False)
-            elif number <= self._largest - _REORDER:
+            elif number <= self.largest - _REORDER:
                 self._decide(number, lost=True)
             else:
                 return
@@ -121,24 +130,31 @@ class Path:
         else:
             self.rttvar += (abs(self.srtt - rtt) - self.rttvar) / 4
             self.srtt += (rtt - self.srtt) / 8
-        # On a slow path a long packet takes its time, which is no queue.
-        queue = rtt - self._floor.note(rtt, now) - (size / self._limit)
-        self._queue += (max(0.0, queue) - self._queue) / 4
-        capacity = self._arrived.capacity(now, self.srtt)
-        if now - self._adjusted < self.srtt or not capacity:
-            return  # what was changed last shows only now
-        if self._queue > QUEUE_S:
-            self._limit = max(_SLOWEST, _DRAIN * capacity)
-        elif self._limit == math.inf:
+        capacity = self._arrived.capacity(now, self.srtt, full=self._queue > QUEUE_S)
+        queue = self._floor.above(rtt, size, capacity if self.tight else math.inf, now)
+        self._queue += (max(0.0, queue) - self._queue) / 2
+        self._adjust(capacity, now)
+
+    def _adjust(self, capacity: float, now: float) -> None:
+        """Move the limit, if there is or must be one; `capacity` (bytes a second, or 0) was seen to arrive."""
+        if self._queue > _CALM_QUEUE_S or now - self._adjusted > _CALM_S:
+            self._calm_since = now  # in silence, too: it says nothing
+        calm = now - self._calm_since - _CALM_S
+        step, self._adjusted = min(1.0, now - self._adjusted), now
+        if not (self.tight or capacity) or (self._queue <= QUEUE_S and not self.tight):
             return
-        elif now < self._probe_at:
-            self._limit = _CRUISE * capacity
-        else:
-            self._limit = _PROBE * capacity
-            self._probe_at = now + _PROBE_S
-            if self._limit > FIRST_RATE:
-                self._limit = math.inf
-        self._adjusted = now
+        if self.tight and now - self._judged > self.srtt:
+            if self._queue > max(QUEUE_S, self._judged_queue):
+                self._arrived.doubt()  # it should have become shorter
+            self._judged, self._judged_queue = now, self._queue
+        unused = self._limit > _UNUSED * capacity and self._queue <= QUEUE_S
+        if not self.tight or (calm < 0 and not unused and capacity):
+            self._limit = max(_SLOWEST, capacity * max(_LEAST_SHARE, 1 + _MORE - self._queue / _DRAIN_S))
+            return
+        growth = _FREE_GROWTH if unused else min(_MOST_GROWTH, _GROWTH * calm)
+        self._limit *= 1 + step * growth
+        if self._limit > FIRST_RATE:
+            self._limit = math.inf
 
     @property
     def pto(self) -> float:
@@ -219,48 +235,55 @@ class _Floor:
 
     def __init__(self) -> None:
         self._since = -math.inf
-        self._now = self._before = math.inf
+        self._now = self._before = (math.inf, 0)  # and that packet's size
 
     @property
     def least(self) -> float:
-        return min(self._now, self._before)
+        return min(self._now, self._before)[0]
 
-    def note(self, rtt: float, now: float) -> float:
+    def above(self, rtt: float, size: int, capacity: float, now: float) -> float:
+        """By how much a round trip is longer; on a slow path a longer packet takes its time, which is no queue."""
         if now - self._since > self.STRETCH:
-            self._before, self._now, self._since = self._now, rtt, now
-        self._now = min(self._now, rtt)
-        return self.least
+            self._before, self._now, self._since = self._now, (rtt, size), now
+        self._now = min(self._now, (rtt, size))
+        least, its_size = min(self._now, self._before)
+        return rtt - least - ((size - its_size) / capacity if capacity else 0.0)
 
 
 class _Arrived:
     """What was acknowledged; the most that arrived in a stretch of two round trips is what the path can carry."""
 
-    MEMORY_S = 15.0
+    MEMORY_S, SHORT_MEMORY_S, LEAST_S = 15.0, 5.0, 0.5
 
     def __init__(self) -> None:
-        self._log: deque[tuple[float, int]] = deque()
-        self._sum = 0  # bytes in the log: adding them up for each acknowledgement would cost more than all else
+        self.total = 0  # bytes
+        self._log: deque[tuple[float, int]] = deque(maxlen=_LOG)  # (when it came, total by then)
         self._rates: deque[tuple[float, float]] = deque(maxlen=_LOG)  # falling: what is no more than a later one is out
 
-    def add(self, size: int, now: float) -> None:
-        if len(self._log) == _LOG:
-            self._forget()
-        self._log.append((now, size))
-        self._sum += size
+    def mark(self, came: float) -> None:
+        """All of `total` had come at that time, by the other end's word: a late acknowledgement changes nothing."""
+        if not self._log or came > self._log[-1][0]:
+            self._log.append((came, self.total))
 
-    def _forget(self) -> None:
-        self._sum -= self._log.popleft()[1]
-
-    def capacity(self, now: float, rtt: float) -> float:
-        """Bytes a second; 0 where too little is known."""
+    def capacity(self, now: float, rtt: float, *, full: bool) -> float:
+        """Bytes a second; 0 where too little is known. On a `full` path what arrives lately is all that it carries."""
         span = max(1.0, 2 * rtt)
-        while self._log and self._log[0][0] < now - span:
-            self._forget()
-        if len(self._log) >= 4 and now - self._log[0][0] > span / 2:
-            rate = self._sum / span
-            while self._rates and self._rates[-1][1] <= rate:
-                self._rates.pop()
-            self._rates.append((now, rate))
-        while self._rates and self._rates[0][0] < now - self.MEMORY_S:
+        while len(self._log) > 2 and self._log[1][0] <= self._log[-1][0] - span:
+            self._log.popleft()
+        if len(self._log) >= 4:
+            (begin, before), (end, after) = self._log[0], self._log[-1]
+            if min(span / 2, self.LEAST_S if full else math.inf) <= end - begin <= 2 * span:
+                self._note(now, (after - before) / (end - begin))
+        memory = self.SHORT_MEMORY_S if full else self.MEMORY_S
+        while self._rates and self._rates[0][0] < now - memory:
             self._rates.popleft()
         return self._rates[0][1] if self._rates else 0.0
+
+    def _note(self, now: float, rate: float) -> None:
+        while self._rates and self._rates[-1][1] <= rate:
+            self._rates.pop()
+        self._rates.append((now, rate))
+
+    def doubt(self) -> None:
+        """The path did not carry what it was thought to."""
+        self._rates = deque(((when, _DOUBT * rate) for when, rate in self._rates), maxlen=_LOG)

@@ -80,6 +80,19 @@ class Receiver:
         """Whether a chunk is missing that a later one, or the end, is known of."""
         return self._highest >= self.next + len(self._ahead)
 
+    def take(self, block: Data | Repair | Flight | End) -> list[bytes]:
+        """What a block makes deliverable."""
+        match block:
+            case Data():
+                return self.data(block)
+            case Flight():
+                return self.flight(block)
+            case End():
+                return self.ended(block)
+            case Repair():
+                self.repair(block)
+                return []
+
     def data(self, block: Data) -> list[bytes]:
         """Chunks from a DATA block; gives those that are next in order."""
         if self.done:

@@ -1,11 +1,12 @@
 """When the packets of one reply go: news at once, then copies, then a tail, then by timeout.
 
 - Copies: how many depends on the loss p, so that all of a chunk's packets are lost in fewer than 4 in 1,000 cases, as
-  far as losses are independent: e = clamp(ceil(ln 0.004 / ln p) - 1, 0, 3), none below 0.3 %. They follow 4 ms apart.
-  Where losses come in bursts, copies so close would be lost together: they are spread over the time to the next token,
-  and there are two or three.
+  far as losses are independent: e = clamp(ceil(ln 0.004 / ln p) - 1, 0, 3), none below 0.3 %. They follow 2 ms apart:
+  a reader waits so long after a loss. Whether two so close are lost together is measured: where losses come in bursts,
+  copies are spread over the time to the next token, and there are two or three.
 - Tail: when the reply ends, or pauses for twice its usual gap, no later packet will repair the last one. So repeats
-  follow after 12, 20, 35, 59, 100 and 170 ms, while unacknowledged.
+  follow after 12, 20, 35, 59, 100 and 170 ms, while unacknowledged. On a path that is not known yet the end alone
+  has repeats, after 0.15 and 0.45 s, on one that is full a single one, after 0.2 s.
 - Then one packet a timeout (PTO), each 1.5 times as long as the one before, at most 2 s.
 
 News replace what was planned: their packet carries what was not acknowledged, too.
@@ -16,8 +17,10 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 
-COPY_S = 0.004
+COPY_S = 0.002
 TAIL_S = (0.012, 0.020, 0.035, 0.059, 0.100, 0.170)
+FIRST_TAIL_S = (0.15, 0.45)
+SHORT_TAIL_S = (0.2,)
 MAX_PTO_S = 2.0
 _PTO_FACTOR = 1.5
 _MOST_TIMEOUTS = 32  # the wait is the longest by then
@@ -48,7 +51,7 @@ class Schedule:
         self._plan: list[tuple[float, Kind]] = []
         self._gap = _FIRST_GAP
         self._last_news = -math.inf
-        self._last_sent = -math.inf
+        self.last_sent = -math.inf
         self._timeouts = 0
         self._bucket, self._filled = _COPIES_AT_ONCE, 0.0
 
@@ -74,7 +77,7 @@ class Schedule:
         if self._plan:
             return self._plan[0]
         wait = min(MAX_PTO_S, pto * _PTO_FACTOR**self._timeouts)
-        return self._last_sent + wait, Kind.REPEAT
+        return self.last_sent + wait, Kind.REPEAT
 
     def sent(self, kind: Kind, now: float, more: bool) -> None:
         """The packet that was due went out; with `more`, there are news that found no room in it."""
@@ -84,20 +87,28 @@ class Schedule:
             self._plan.pop(0)
         else:
             self._timeouts = min(self._timeouts + 1, _MOST_TIMEOUTS)
-        self._last_sent = now
+        self.last_sent = now
 
-    def plan(self, now: float, loss: float, burst: float, ended: bool, pressed: bool, tight: bool = False) -> None:
-        """News went out: plan what follows. A `pressed` path has no room for copies, a `tight` one none for a tail."""
+    def plan(
+        self,
+        now: float,
+        loss: float,
+        burst: float,
+        ended: bool,
+        pressed: bool,
+        tail: tuple[float, ...] = TAIL_S,
+    ) -> None:
+        """News went out: plan what follows. A `pressed` path has no room for copies; other tails follow ends only."""
         count = 0 if pressed else copies(loss)
         if burst < _BURSTY:
             self._plan = [(now + COPY_S * (i + 1), Kind.COPY) for i in range(count)]
         else:
             count = max(2, count) if count else 0
             self._plan = [(now + self._gap * (i + 1) / (count + 1), Kind.COPY) for i in range(count)]
-        if tight:
+        if not ended and tail is not TAIL_S:
             return
         start = now if ended else self._last_news + 2 * self._gap
-        self._plan += [(start + offset, Kind.REPEAT) for offset in TAIL_S]
+        self._plan += [(start + offset, Kind.REPEAT) for offset in tail]
         self._plan.sort()
 
     def may_copy(self, now: float) -> bool:

@@ -5,7 +5,8 @@ A packet carries, as far as its budget goes,
 1. everything that is not acknowledged, oldest first (L1): on a path with losses each packet repairs the ones before it;
 2. where that is too much: what is new and what is overdue, and repair symbols over the rest of the window (L2);
 3. on a path that is full already (lean): what is new or overdue, and what the packet before brought, once more: a lost
-   packet is repaired by the next, for the fewest bytes;
+   packet is repaired by the next, for the fewest bytes. What the one before that brought comes a third time where all
+   of it is shorter than a packet's headers: two losses in a row would cost a round trip;
 4. a backlog that no packet holds goes out as a flight (L3, `flight`), and has its time to arrive before the others
    touch it again.
 
@@ -25,6 +26,7 @@ from node.link.packet import DATA_HEAD, REPAIR_HEAD, Block, Data, End, Flight, G
 
 MAX_CHUNK = 1000  # bytes; a longer text must be split, at characters
 _COPY = 4  # chunks that a copy repeats
+_CHEAP = 32  # bytes of a lean packet's chunks
 _END_SIZE = 15
 
 
@@ -47,7 +49,8 @@ class Sender:
         self._sent: dict[int, float] = {}  # when last
         self._late: set[int] = set()  # reported missing after they must have come
         self._aloft: tuple[range, float] = (range(0), 0.0)  # in a flight that may land until then
-        self._previous: list[int] = []  # what the last packet brought for the first time
+        self._previous: list[int] = []  # what the last packet brought for the first time,
+        self._older: list[int] = []  # and the one before
         self._symbol = 0
         self._flights = 0
 
@@ -148,7 +151,7 @@ class Sender:
         window: list[int] = []
         if not symbols or _size(numbers, self._chunks) > room:
             again = [n for n in old if n in self._late or n in self._previous or now - self._sent[n] > overdue]
-            wanted = [*again, *new] if symbols else [*new, *again]
+            wanted = [*again, *new] if symbols else [*new, *again, *self._third(old, again, new)]
             for window in (self._window(old, symbols, room), []):
                 numbers = _fitting(wanted, self._chunks, room - _repair_size(window, self._chunks, symbols))
                 if numbers or not wanted:
@@ -156,12 +159,17 @@ class Sender:
             if not numbers and (numbers := _fitting(wanted[:1], self._chunks, most)):
                 end = []
         self._mark(numbers, now)
-        self._previous = [number for number in numbers if number in new]
+        self._previous, self._older = [number for number in numbers if number in new], self._previous
         blocks: list[Block] = list(_runs(self.slot, numbers, self._chunks))
         rest = [number for number in window if number not in numbers]
         if rest:
             blocks.append(self._repair(range(rest[0], rest[-1] + 1), symbols))
         return blocks if self.fresh else [*blocks, *end]
+
+    def _third(self, old: Sequence[int], again: Sequence[int], new: Sequence[int]) -> list[int]:
+        """What a lean packet carries for the third time."""
+        older = [number for number in old if number in self._older and number not in again]
+        return older if _size([*older, *again, *new], self._chunks) <= _CHEAP + DATA_HEAD else []
 
     def next_alone(self, now: float, *, anew: bool) -> tuple[int, bytes] | None:
         """The one chunk to send next: what is lost, else what is new, else with `anew` the oldest again."""

@@ -34,6 +34,19 @@ def test_replies_that_are_bent_and_cut(capsys: pytest.CaptureFixture[str]) -> No
     assert "50 replies" in said["figures"][0]["detail"]
 
 
+def test_radio_frames(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "link", "--only", "radio", "--cells", "errors 0.001", "--frames", "50", "--json"]) == 0
+    wrong, lost = json.loads(capsys.readouterr().out)["figures"]
+    assert (wrong["name"], wrong["value"]) == ("radio · bit errors 0.001: wrong texts", 0)
+    assert "50 frames" in wrong["detail"]
+    assert lost["unit"] == "%"
+
+
+def test_frames_in_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "link", "--quick", "--cells", "frames in noise", "--json"]) == 0
+    assert [figure["value"] for figure in json.loads(capsys.readouterr().out)["figures"][:3]] == [100, 0, 0]
+
+
 def test_without_root_the_live_cells_are_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from node.link.acknowledge import ACK_S, Acknowledgements
+from node.link.acknowledge import ACK_S, LATE_S, WORTH, Acknowledgements
 from node.link.departures import Stream
 from node.link.packet import Ack, Data, Got, encode
 from node.link.receiver import Receiver
@@ -19,7 +19,7 @@ def test_an_acknowledgement_waits_a_moment_after_the_last() -> None:
     acks = Acknowledgements()
     assert acks.compose({}, 1000, 0.0) == ([], 0)
     assert acks.note(5, 1.0)
-    acks.ask(1.0, at_once=False)
+    acks.ask(1.0, WORTH, at_once=False)
     assert acks.due == 1.0, "there was none before"
     blocks, size = acks.compose({}, 1000, 1.01)
     assert blocks == [Ack(5, 1.01 - 1.0, 0)]
@@ -27,10 +27,26 @@ def test_an_acknowledgement_waits_a_moment_after_the_last() -> None:
     acks.told(blocks, 1.01)
     assert acks.due == math.inf
     assert not acks.note(4, 1.02)
-    acks.ask(1.02, at_once=False)
+    acks.ask(1.02, WORTH, at_once=False)
     assert acks.due == 1.01 + ACK_S
-    acks.ask(1.02, at_once=True)
+    acks.ask(1.02, 60, at_once=True)
     assert acks.due == 1.02
+
+
+def test_little_is_acknowledged_late_and_together() -> None:
+    acks = Acknowledgements()
+    acks.ask(1.0, 60, at_once=False)
+    assert acks.due == 1.0, "after a silence at once"
+    acks.told(acks.compose({}, 1000, 1.0)[0], 1.0)
+    acks.ask(1.03, 60, at_once=False)
+    assert acks.due == 1.0 + LATE_S
+    acks.ask(1.05, WORTH - 61, at_once=False)
+    assert acks.due == 1.0 + LATE_S
+    acks.ask(1.06, 1, at_once=False)
+    assert acks.due == 1.06, "now it is worth a packet"
+    acks.told(acks.compose({}, 1000, 1.06)[0], 1.06)
+    acks.ask(1.07, 60, at_once=False)
+    assert acks.due == 1.06 + LATE_S, "what was told is not owed"
 
 
 def test_slots_that_find_no_room_have_their_turn() -> None:
@@ -40,7 +56,7 @@ def test_slots_that_find_no_room_have_their_turn() -> None:
     for slot, stream in open_.items():
         stream.receiver.data(Data(slot, 3, [b"x"]))
         acks.touch(slot)
-    acks.ask(0.0, at_once=True)
+    acks.ask(0.0, 60, at_once=True)
     while acks.due <= 0.0:
         blocks, size = acks.compose(open_, 100, 0.0)
         assert size == sum(map(len, map(encode, blocks))) <= 100
@@ -55,7 +71,7 @@ def test_slots_that_find_no_room_have_their_turn() -> None:
 def test_no_room_for_anything_is_no_loop() -> None:
     acks, open_ = Acknowledgements(), streams(1)
     acks.touch(0)
-    acks.ask(0.0, at_once=True)
+    acks.ask(0.0, 60, at_once=True)
     blocks, _ = acks.compose(open_, 20, 0.0)
     assert [type(block) for block in blocks] == [Ack]
     acks.told(blocks, 0.0)

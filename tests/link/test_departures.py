@@ -35,6 +35,16 @@ def measured(out: Departures, rtt: float = 0.05) -> None:
     out.path.acked(Ack(0, 0.0, 0), rtt)
 
 
+def full(out: Departures) -> None:
+    """Let the path be one that delays more and more."""
+    seen = 0
+    for number in range(1, 60):
+        out.path.sent(number, 100, number * 0.1)
+        seen = seen << 1 | 1
+        out.path.acked(Ack(number, 0.0, seen >> 1), number * 0.1 + 0.05 + number * 0.02)
+    assert out.path.tight
+
+
 def test_nothing_is_due_without_news() -> None:
     out = departures(0)
     assert out.next_at(1.0) == math.inf
@@ -109,6 +119,52 @@ def test_after_a_long_silence_news_wait_for_a_timeout() -> None:
     assert out.next_at(late) == late + 1.0
     out.answered(late)
     assert out.next_at(late) == late
+
+
+def test_a_new_reply_is_not_held_up_by_an_answer_that_got_lost_long_ago() -> None:
+    out = departures(0, 1)
+    measured(out)
+    say(out, 0, b"a", 1.0)
+    out.news(1.0, 1000, flights=True)
+    out.left(1, 60, True, 1.0)
+    out.streams[0].sender.got(Got(0, 1), 1.0)  # heard of by other words than that packet's own acknowledgement
+    say(out, 1, b"b", 60.0)
+    assert out.next_at(60.0) == 60.0
+
+
+def test_what_was_passed_over_is_sent_again() -> None:
+    out = departures(0, 1)
+    measured(out)
+    out.path.loss = 0.0
+    say(out, 0, b"lost", 1.0)
+    assert slots(out.news(1.0, 1000, flights=True)) == [0]
+    out.left(1, 60, True, 1.0)
+    out.passed_over(1.01, 1.06)
+    assert out.next_at(1.06) > 1.06, "that may be disorder"
+    out.passed_over(1.03, 1.08)
+    assert slots(out.news(1.08, 1000, flights=True)) == [0]
+    out.passed_over(1.03, 1.09)
+    assert out.next_at(1.09) > 1.09, "once is enough"
+
+
+def test_on_a_full_path_acknowledgements_take_their_time_but_do_not_pile_up() -> None:
+    out = departures(0)
+    measured(out)
+    out.left(1, 60, False, 1.0)
+    say(out, 0, b"a", 1.0)
+    assert out.next_at(1.0) == 1.0
+    full(out)
+    for _ in range(9):
+        out.left(2, 72, False, 5.0)
+    assert out.next_at(5.0) == pytest.approx(5.0 + 100 / out.path.rate)
+
+
+def test_a_path_of_which_nothing_is_known_may_be_narrow() -> None:
+    out = departures(0)
+    say(out, 0, b"a", 1.0)
+    out.news(1.0, 1000, flights=True)
+    out.left(0, 60, True, 1.0)
+    assert out.next_at(1.0) == pytest.approx(1.0 + out.path.pto), "neither copies nor a tail"
 
 
 def test_replies_that_are_over_cost_nothing_more() -> None:

@@ -28,6 +28,7 @@ class Attacker:
         self._seal = Sealer(SECRET, 7, from_client=True)
         self._open = Sealer(SECRET, 7, from_client=False)
         self.number = 0
+        self._heard = 0
 
     def put(self, blocks: Sequence[Block], now: float = 0.0, address: str = "attacker", body: bytes = b"") -> int:
         head = packet.head(7, self.number)
@@ -42,7 +43,9 @@ class Attacker:
         size, blocks = 0, []
         for data, _ in self.node.datagrams_to_send(now):
             size += len(data)
-            opened = self._open.open(int.from_bytes(data[5:9], "big"), data[:9], data[9:])
+            _, number, end = packet.read_head(data, self._heard) or (0, 0, 0)
+            self._heard = max(self._heard, number + 1)
+            opened = self._open.open(number, data[:end], data[end:])
             assert opened is not None
             assert len(data) <= packet.MAX_DATAGRAM
             blocks += packet.decode(opened)

@@ -72,7 +72,10 @@ def test_a_block_that_is_cut_short_is_a_link_error(block: Block) -> None:
 @pytest.mark.parametrize(
     ("block", "layout"),
     [
-        (Data(1, 2, [b"ab", b""]), "01 01 0002 02 02 6162 00"),
+        (Data(1, 2, [b"ab", b""]), "82 01 0002 20 6162"),
+        (Data(1, 65537, [b"abc", b"", b"x" * 15]), "83 01 0001 30 f0 616263" + "78" * 15),
+        (Data(1, 2, [b"ab", b"y" * 16]), "01 01 0002 02 02 6162 10" + "79" * 16),
+        (Data(1, 2, []), "01 01 0002 00"),
         (Data(1, 65537, [b"x" * 128]), "01 01 0001 01 8080" + "78" * 128),
         (Repair(1, 2, 3, 4, [b"ab", b"cd"]), "02 01 0002 03 04 02 02 6162 6364"),
         (End(1, 2, 3, 4, b"m"), "03 01 00000002 00000003 00000004 01 6d"),
@@ -88,16 +91,50 @@ def test_the_layout_is_the_documented_one(block: Block, layout: str) -> None:
     assert encode(block) == bytes.fromhex(layout)
 
 
+def test_more_words_than_their_head_can_count_are_data() -> None:
+    for count, head in ((127, b"\xff\x00\x00\x00"), (128, b"\x01\x00\x00\x00\x80")):
+        coded = encode(Data(0, 0, [b"a"] * count))
+        assert coded.startswith(head)
+        assert decode(coded) == [Data(0, 0, [b"a"] * count)]
+
+
+def test_a_length_without_its_word_is_a_link_error() -> None:
+    assert decode(bytes.fromhex("81 00 0000 10 61")) == [Data(0, 0, [b"a"])]
+    for wrong in ("81 00 0000 11 61", "80 00 0000"):
+        with pytest.raises(LinkError):
+            decode(bytes.fromhex(wrong))
+
+
 def test_heads() -> None:
     assert packet.head(7, 5) == bytes.fromhex("4f 00000007 00000005")
-    assert packet.read_head(packet.head(7, 5) + b"x") == (7, 5)
-    for wrong in (b"", b"\x4f", packet.head(7, 5), b"\x00" * 40, packet.head(7, 5) + bytes(packet.MAX_DATAGRAM)):
-        assert packet.read_head(wrong) is None
+    assert packet.read_head(packet.head(7, 5) + b"x") == (7, 5, 9)
+    assert packet.head(7, 5, -1) == bytes.fromhex("4e 00000007 0005")
+    assert packet.read_head(packet.head(7, 5, -1) + b"x") == (7, 5, 7)
+    for whole in (packet.head(7, 5), packet.head(7, 5, -1)):
+        for wrong in (b"", whole[:1], whole, b"\x00" * 40, whole + bytes(packet.MAX_DATAGRAM)):
+            assert packet.read_head(wrong) is None
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 0x3FFF), st.integers(0, 0x3FFF))
+def test_a_short_head_means_the_number_whatever_came_since(acked: int, ahead: int, come: int) -> None:
+    """The receiver knows at least what it acknowledged, and no more than was sent."""
+    number = min(acked + ahead, 2**32 - 1)
+    data = packet.head(9, number, acked) + b"x"
+    assert len(data) == 8
+    for following in (acked + 1, number, number + 1, min(number + come, acked + 0x3FFF) + 1):
+        assert packet.read_head(data, following) == (9, number, 7)
+
+
+def test_a_number_far_from_what_was_acknowledged_is_said_whole() -> None:
+    assert packet.head(9, 0x4000, 0) == packet.head(9, 0x4000)
+    assert packet.read_head(packet.head(9, 0xFFFF, 0xFFFE) + b"x", 0) == (9, 0xFFFF, 7), "never below zero"
 
 
 def test_sizes_are_what_they_say() -> None:
-    for chunk in (b"", b"x" * 127, b"x" * 128):
+    for chunk in (b"x" * 16, b"x" * 127, b"x" * 128):
         assert len(encode(Data(0, 0, [chunk]))) == packet.DATA_HEAD + packet.data_size(chunk)
+    for words in ([b""], [b"x" * 15], [b"word"] * 9):
+        assert len(encode(Data(0, 0, words))) <= packet.DATA_HEAD + sum(map(packet.data_size, words)) - 1
     assert len(encode(Repair(0, 0, 1, 0, [b"abc"]))) == packet.REPAIR_HEAD + 3
     assert len(encode(Flight(0, 0, 1, 0, 0, b"abc"))) == packet.FLIGHT_HEAD + 3
     with pytest.raises(ValueError, match="32768"):

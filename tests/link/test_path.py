@@ -114,6 +114,74 @@ def test_a_growing_queue_limits_the_rate_until_it_is_gone() -> None:
     assert driver.path.rate > 0.9 * 1280
 
 
+class Narrow:
+    """A bottleneck of `rate` bytes a second; packets of 100 bytes leave as the path's own limit allows."""
+
+    def __init__(self, rate: float, delay: float = 0.3) -> None:
+        self.path, self.rate, self.delay = Path(), rate, delay
+        self.free_at = self.now = 0.0
+        self.number, self.queue = 0, 0.0
+        self.flying: list[tuple[float, int]] = []
+        self.seen = 0
+
+    def run(self, seconds: float, size: int = 72) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.path.sent(self.number, size, self.now)
+            self.free_at = max(self.free_at, self.now) + (size + 28) / self.rate
+            self.queue = self.free_at - self.now - (size + 28) / self.rate
+            self.flying.append((self.free_at + self.delay, self.number))
+            self.number += 1
+            self.now += (size + 28) / min(self.path.rate, 2000.0)
+            while self.flying and self.flying[0][0] <= self.now:
+                when, number = self.flying.pop(0)
+                bits = (1 << min(64, number)) - 1
+                self.path.acked(Ack(number, 0.0, bits), when)
+
+
+@pytest.mark.parametrize("rate", [600.0, 1200.0, 1900.0])
+def test_a_narrow_path_is_filled_and_no_more(rate: float) -> None:
+    narrow = Narrow(rate)
+    narrow.run(30)
+    assert narrow.path.tight
+    waits = []
+    for _ in range(100):
+        narrow.run(0.5)
+        waits.append(narrow.queue)
+    assert max(waits) < 0.06
+    assert narrow.path.rate == pytest.approx(rate, rel=0.03)
+
+
+def test_a_narrow_path_that_becomes_narrower_is_noticed() -> None:
+    narrow = Narrow(1800)
+    narrow.run(30)
+    narrow.rate = 600.0
+    narrow.run(20)
+    assert narrow.queue < 0.1
+    assert narrow.path.rate == pytest.approx(600, rel=0.1)
+
+
+def test_a_limit_that_is_not_used_goes_away() -> None:
+    narrow = Narrow(600.0)
+    narrow.run(30)
+    narrow.rate = 1e6
+    narrow.now = narrow.now + 5
+    for _ in range(200):
+        narrow.run(0.01)
+        narrow.now += 0.5  # 200 bytes a second: nobody could see what more it bears
+    assert not narrow.path.tight
+
+
+def test_a_late_acknowledgement_says_when_it_was_all_the_same() -> None:
+    """The way back had a queue, and has none any more: that is no capacity."""
+    path = Path()
+    for number in range(40):
+        path.sent(number, 72, number * 0.1)
+        held = max(0.0, 2.0 - number * 0.05)
+        path.acked(Ack(number, held, (1 << min(64, number)) - 1), number * 0.1 + 0.3 + held)
+    assert path._arrived.capacity(4.3, path.srtt, full=False) == pytest.approx(1000, rel=0.02)
+
+
 def test_what_nobody_speaks_of_is_lost_and_forgotten() -> None:
     path = Path()
     for number in range(1000):

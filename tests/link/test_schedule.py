@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.link.schedule import COPY_S, MAX_PTO_S, TAIL_S, Kind, Schedule, copies
+from node.link.schedule import COPY_S, MAX_PTO_S, SHORT_TAIL_S, TAIL_S, Kind, Schedule, copies
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,18 @@ def test_in_bursts_copies_are_spread_over_the_gap() -> None:
     schedule.plan(10.0, loss=0.05, burst=3.0, ended=False, pressed=False)
     copies_at = [when for when, kind in planned(schedule, 10.0, 2)]
     assert copies_at == pytest.approx([0.05 / 3, 0.1 / 3], abs=1e-6)
+
+
+def test_a_narrow_path_gets_one_repeat_of_the_end_and_nothing_else() -> None:
+    schedule = Schedule()
+    schedule.news(10.0)
+    schedule.sent(Kind.NEWS, 10.0, False)
+    schedule.plan(10.0, loss=0.05, burst=1.0, ended=False, pressed=True, tail=SHORT_TAIL_S)
+    assert planned(schedule, 10.0, 1) == [(0.1, Kind.REPEAT)], "the timeout"
+    schedule.news(20.0)
+    schedule.sent(Kind.NEWS, 20.0, False)
+    schedule.plan(20.0, loss=0.05, burst=1.0, ended=True, pressed=True, tail=SHORT_TAIL_S)
+    assert planned(schedule, 20.0, 2)[0] == (SHORT_TAIL_S[0], Kind.REPEAT)
 
 
 def test_a_pressed_path_gets_no_copies() -> None:

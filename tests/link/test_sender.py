@@ -90,7 +90,17 @@ def test_a_lean_packet_repeats_the_one_before() -> None:
     sender.push(b"two")
     assert numbers(sender.compose(200, 1.1, 9.0, 0)) == [0, 1, 2]
     sender.push(b"three")
-    assert numbers(sender.compose(200, 1.2, 9.0, 0)) == [2, 3]
+    assert numbers(sender.compose(200, 1.2, 9.0, 0)) == [0, 1, 2, 3], "so few bytes that they are worth a third time"
+    sender.push(b"four")
+    assert numbers(sender.compose(200, 1.3, 9.0, 0)) == [2, 3, 4], "but not a fourth"
+
+
+def test_what_is_long_goes_twice_only() -> None:
+    sender = filled(1)
+    for number in range(1, 4):
+        sender.compose(200, 1.0 + number, 9.0, 0)
+        sender.push(b"%d" % number * 12)
+    assert numbers(sender.compose(200, 9.0, 99.0, 0)) == [2, 3]
 
 
 def test_the_end_goes_with_the_last_chunks() -> None:

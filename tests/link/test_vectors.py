@@ -56,8 +56,9 @@ def test_datagrams_open_with_keys_derived_elsewhere() -> None:
         label = b"outpost link 1 from client" if one["from_client"] else b"outpost link 1 from node"
         keys = HKDF(SHA256(), 44, one["connection"].to_bytes(4, "big"), label).derive(SECRET)
         nonce = (int.from_bytes(keys[32:], "big") ^ one["number"]).to_bytes(12, "big")
-        data = bytes.fromhex(one["datagram"])
-        assert ChaCha20Poly1305(keys[:32]).decrypt(nonce, data[9:], data[:9]).hex() == one["body"]
+        data, head = bytes.fromhex(one["datagram"]), one["head"]
+        assert ChaCha20Poly1305(keys[:32]).decrypt(nonce, data[head:], data[:head]).hex() == one["body"]
+        assert packet.read_head(data, one["number"]) == (one["connection"], one["number"], head)
 
 
 def test_a_client_reads_the_whole_talk() -> None:

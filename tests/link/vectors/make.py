@@ -122,12 +122,12 @@ def packets() -> dict[str, Any]:
     ]
     datagrams = []
     for from_client in (True, False):
-        for number in (0, 1, 2**32 - 1):
-            head = packet.head(0x01020304, number)
+        for number, acked in ((0, None), (1, None), (2**32 - 1, None), (0, -1), (0x12345, 0x12300)):
+            head = packet.head(0x01020304, number, acked)
             body = b"".join(map(packet.encode, BLOCKS[:3]))
             sealed = Sealer(SECRET, 0x01020304, from_client=from_client).seal(number, head, body)
             told = {"from_client": from_client, "connection": 0x01020304, "number": number, "body": body.hex()}
-            datagrams.append({**told, "datagram": (head + sealed).hex()})
+            datagrams.append({**told, "head": len(head), "datagram": (head + sealed).hex()})
     return {"secret": SECRET.hex(), "blocks": blocks, "datagrams": datagrams, "talk": talk()}
 
 
