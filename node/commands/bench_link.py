@@ -97,10 +97,14 @@ class _Bench:
 
     async def simulate(self) -> None:
         """The first part."""
+        bursts = []
         for cell in self.simulated():
             self.steps.next(cell.name)
             found, stalls = await asyncio.to_thread(link.measure, cell, self._args.seed)
             self._add(cell, found, stalls, live=False)
+            bursts += [stalls] * cell.bursts
+        if bursts:
+            self._figures.append(link.above_floor(bursts))
         if self.wants_exact():
             replies = self._args.replies or (_QUICK_REPLIES if self._args.quick else _REPLIES)
             self.steps.next(f"{replies:,} {_EXACT}")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from node.bench.channel import Conditions
-from node.bench.link import Cell, added, cells, interval, long_gaps, measure, quick, stall
+from node.bench.link import Cell, above_floor, added, cells, figures, interval, long_gaps, measure, quick, stall
 from node.bench.linkworld import Outcome, Reply, Talk
 
 
@@ -59,3 +59,19 @@ def test_a_cells_figures_and_targets() -> None:
     ]
     assert figures[0].value == 100
     assert set(stalls) == {"link", "eloquent", "eloquent with our timeout", "XOR 3:1", "floor"}
+
+
+def test_bursts_are_judged_together_and_against_eloquent() -> None:
+    (good,) = [above_floor([{"link": 1.0, "floor": 0.5}, {"link": 3.0, "floor": 1.6}])]
+    assert good.value == pytest.approx(0.95)
+    assert good.met
+    assert not above_floor([{"link": 2.0, "floor": 0.5}]).met
+    cell = Cell(3, "x", Conditions(loss=0.1, burst_s=0.06), Talk(20, 2, 5), bursts=True)
+    slow, quick_ = (Outcome((reply(0.1, wait, 0.1, 0.1, 0.1),) * 2, 1.0, 0.1) for wait in (0.14, 0.1))
+    others = {"eloquent": quick_, "floor": quick_}
+    judged = {
+        name: next(figure for figure in figures(cell, {"link": one, **others}, 2) if "stall" in figure.name)
+        for name, one in (("slow", slow), ("quick", quick_))
+    }
+    assert judged["slow"].met is False
+    assert judged["quick"].met is True
