@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PLOTTED = "150 ms, 50/s"
+_CAPTION = "round trip 150 ms, 50 tokens a second, independent losses"
 _LEAST = 0.1  # % of a stall that the logarithmic axis still shows
+_STYLES = {"link": ("C0", 2.8), "floor": ("0.6", 1.5)}  # colour and width; the other schemes take what is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +46,30 @@ def lines(points: Sequence[Point]) -> dict[tuple[str, bool], list[tuple[float, f
 
 
 def plot(points: Sequence[Point], path: Path) -> None:
-    """Draw them as PNG; live ones are dashed."""
+    """Draw them as PNG; live ones are dashed, the link's own are thick, the floor is grey."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     drawn = lines(points)
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel="packets lost, %", ylabel="stall ratio, %", yscale="log")
-    axes.set_title(f"What a reader waits beyond the model's pace: {_PLOTTED}, independent losses")
-    colours = {scheme: f"C{i}" for i, scheme in enumerate(dict.fromkeys(scheme for scheme, _ in drawn))}
+    axes.set_title(f"What a reader waits beyond the model's pace\n{_CAPTION}", fontsize="medium")
+    others = [scheme for scheme in dict.fromkeys(scheme for scheme, _ in drawn) if scheme not in _STYLES]
+    styles = _STYLES | {scheme: (f"C{1 + i % 9}", 1.5) for i, scheme in enumerate(others)}
     for (scheme, live), line in drawn.items():
         xs, ys = zip(*line, strict=True)
         label, style = (f"{scheme}, live", "s--") if live else (scheme, "o-")
-        axes.plot(xs, ys, style, color=colours[scheme], label=label, markersize=4)
-    axes.grid(visible=True, which="both", alpha=0.3)
+        colour, width = styles[scheme]
+        axes.plot(xs, ys, style, color=colour, linewidth=width, label=label, markersize=4)
+    axes.set_xticks(sorted({loss for line in drawn.values() for loss, _ in line}))
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(plain)
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(visible=True, which="major", alpha=0.5)
+    axes.grid(visible=True, which="minor", alpha=0.15)
     if drawn:
-        axes.legend(fontsize="small", ncols=2)
+        figure.legend(fontsize="small", loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=120)
