@@ -1,18 +1,23 @@
 """The values are values, and the protocols are kept by what claims to keep them."""
 
 import dataclasses
+import gc
 
 import pytest
 
 from node.engine.echo import EchoEngine
-from node.generation import Failed, Finished, Model, Request, Sampling, Token
+from node.generation import Entry, Failed, Finished, Model, Request, Sampling, Token
 from node.settings import Engine
 
 
 def test_values_cannot_change() -> None:
-    for value in (Sampling(), Request("r", (1,), 1), Token(1, b"x"), Finished("stop", 1, 1)):
+    for value in (Sampling(), Request("r", (1,), 1), Finished("stop", 1, 1)):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, dataclasses.fields(value)[0].name, None)
+    for value in (Token(1, b"x"), Entry("x", None)):
+        with pytest.raises(AttributeError):
+            setattr(value, value.__struct_fields__[0], None)
+        assert not gc.is_tracked(value), "there are hundreds in every answer"
 
 
 def test_a_request_is_hashable_and_equal_by_value() -> None:

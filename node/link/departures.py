@@ -7,7 +7,6 @@ gather meanwhile, and the one that waited longest goes first.
 from __future__ import annotations
 
 import math
-from collections import deque
 
 from node.link import packet
 from node.link.packet import Block, Flight, Stop
@@ -54,7 +53,7 @@ class Departures:
         self.path = Path()
         self.streams: dict[int, Stream] = {}
         self._busy: dict[int, Stream] = {}  # those of which packets may have to go: finished ones cost nothing more
-        self._flights: deque[tuple[float, Flight]] = deque()
+        self._flights: list[tuple[float, Flight]] = []
         self._free_at = -math.inf
         self.last = -math.inf  # when a packet that asks for an acknowledgement went out
         self._unanswered = math.inf  # when the oldest without an answer after it went out
@@ -118,7 +117,7 @@ class Departures:
         if self._free_at > now:
             return []
         if self._flight_due(now, room):
-            return [self._flights.popleft()[1]]
+            return [self._flights.pop(0)[1]]
         blocks: list[Block] = []
         more: list[Block] = []
         for when, slot in sorted(self._awake(now)):  # the longest due first
@@ -128,7 +127,7 @@ class Departures:
             more = self._from(self.streams[slot], now, room, flights)
             blocks += more
         if not blocks and self._flight_due(now, room):
-            return [self._flights.popleft()[1]]
+            return [self._flights.pop(0)[1]]
         return blocks
 
     def _flight_due(self, now: float, room: int) -> bool:

@@ -199,13 +199,13 @@ class _LossEvents:
     def __init__(self) -> None:
         self._began: float | None = None
         self._open = 0
-        self._intervals: deque[int] = deque(maxlen=len(_WEIGHTS))
+        self._intervals: list[int] = []  # the newest first
 
     def lost(self, when: float, rtt: float) -> None:
         if self._began is not None and when <= self._began + rtt:
             return
         if self._began is not None:
-            self._intervals.appendleft(self._open)
+            self._intervals = [self._open, *self._intervals[: len(_WEIGHTS) - 1]]
         self._began = when
         self._open = 0
 
@@ -216,7 +216,7 @@ class _LossEvents:
         """Bytes a second by the throughput equation (RFC 5348, 3.1)."""
         if self._began is None:
             return FIRST_RATE / 2
-        closed = list(self._intervals)
+        closed = self._intervals
         mean = max(_mean([self._open, *closed[:7]]), _mean(closed)) if closed else self._open
         p = min(1.0, 1 / max(1.0, mean))
         root = math.sqrt(2 * p / 3)

@@ -31,7 +31,7 @@ class Levelled:
         self._levels = levels
         self._render = render
         self._look = look
-        self.least_level = inner.least_level
+        self.least_level, self.plain = inner.least_level, ""
 
     def opening(self) -> bytes:
         """The role and how to show what comes."""

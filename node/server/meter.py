@@ -59,7 +59,7 @@ class Meter:
         self._recalled = prometheus.Counter(
             "llm_answers_recalled", "Recent answers that were given again", ("model",), registry=self._registry
         )
-        self._model = ""
+        self._model: str | None = None
         self._label()
         self.wires: WeakSet[Connection] = WeakSet()
         self._memory: tuple[float, int | None] = (-_MEMORY_S, None)
@@ -84,7 +84,8 @@ class Meter:
 
     def gap(self, seconds: float) -> None:
         """More text went out, `seconds` after the last."""
-        self._gap.labels(self._label()).observe(seconds)
+        self._label()
+        self._gaps.observe(seconds)  # for each piece of text: looking it up would cost as much again
 
     def add(self, collector: Collector) -> None:
         """Show what `collector` knows, too."""
@@ -121,6 +122,7 @@ class Meter:
             self._model = model
             for figure in (self._first, self._gap, self._trip, self._holds, self._recalled):
                 figure.labels(model)
+            self._gaps = self._gap.labels(model)
         return model
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> prometheus.Histogram:

@@ -25,9 +25,14 @@ encode = msgspec.json.encode
 
 
 class Reply(Protocol):
-    """One request's answer in the making. `least_level`: the lowest response level at which all of it can be told."""
+    """One request's answer in the making.
+
+    `least_level` is the lowest response level at which all of it can be told; `plain` the name under which a piece's
+    text stands in a delta where it is all that a piece says, else "".
+    """
 
     least_level: int
+    plain: str
 
     def opening(self) -> bytes:
         """The events before the first token."""
@@ -131,6 +136,7 @@ class ChatReply(_Reply):
             id, created, model, include_usage=include_usage, token_bytes=token_bytes, answer_cached=answer_cached
         )
         self._parser = parser
+        self.plain = "" if parser or token_bytes else "content"
         if parser is not None:
             self.least_level = 3
         self._content_head = self._head + b'{"index":0,"delta":{"content":'
@@ -210,6 +216,7 @@ class TextReply(_Reply):
             id, created, model, include_usage=include_usage, token_bytes=token_bytes, answer_cached=answer_cached
         )
         self._offset = 0
+        self.plain = "" if token_bytes else "text"
 
     def opening(self) -> bytes:
         """Nothing: a text completion has no role to announce."""

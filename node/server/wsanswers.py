@@ -255,7 +255,13 @@ class Answers:
                     last, observe = sent, meter.gap
 
     def _token(self, ref: Ref, reply: Reply, piece: Piece) -> Told | None:
-        part = wsproto.part(reply.piece(piece), self._level(reply))
+        level = self._level(reply)
+        if reply.plain and piece.text:
+            part = wsproto.Part(
+                {reply.plain: piece.text}
+            )  # what its events would say, without writing and reading them
+        else:
+            part = wsproto.part(reply.piece(piece), level)
         if not part.delta and part.logprobs is None:
             return None
         return wsproto.Token(id=ref, seq=piece.cursor - 1, delta=part.delta, logprobs=part.logprobs)
