@@ -25,6 +25,7 @@ from node.bench.link import NOTICED_S
 from node.bench.linkcrowd import Crowd, Heard
 from node.bench.process import NodeProcess
 from node.bench.report import Figure
+from node.errors import OperatorError
 
 STALL_POINTS = 1.0  # percentage points that many streams may stall more than one
 PACKET_US = 120.0
@@ -61,6 +62,13 @@ class Plan:
             *("engine.kv_tokens=16777216", "link.enabled=1", f"link.max_links={slots + _WARM}", "load.gap_ms=60000"),
             *("queue.policy=fifo", f"queue.max_waiting={slots}", "streams.database=", "prewarm.enabled=0"),
         ]
+
+
+def plan_for(streams: int, *, quick: bool = False) -> Plan:
+    """How so many are measured: a crowd takes longer to come, and has learnt sooner what it must."""
+    if streams > MOST_SMOOTH:
+        return Plan(streams, tokens=300 if quick else 400, settle_s=2.0)
+    return Plan(streams, tokens=160, settle_s=3.0) if quick else Plan(streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +133,11 @@ async def _measure(node: NodeProcess, plan: Plan, ledger: Path | None) -> Seen:
         await crowd.ask(plan.over_s)
         await crowd.until(lambda one: one.begun == plan.streams, patience_s)
         await asyncio.sleep(plan.settle_s)
+        if crowd.ended:
+            raise OperatorError(
+                f"{plan.streams:,} streams never ran together: the first had ended when the last had begun.",
+                hint="Other work on the machine makes this likelier; so do more streams than it can bear.",
+            )
         spent = await _spent(node, ledger)
         begin, cpu_s, own_s, count = time.monotonic(), node.cpu_s(), time.process_time(), crowd.datagrams
         await crowd.until(lambda one: one.ended > 0, patience_s)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from node.bench import linkflood, linkstreams
-from node.bench.linkstreams import MOST_SMOOTH, PACKET_US, STALL_POINTS, STREAM_KIB, Plan
+from node.bench.linkstreams import MOST_SMOOTH, PACKET_US, STALL_POINTS, STREAM_KIB, Plan, plan_for
 from node.bench.report import Figure
 from node.commands.steps import Steps
 from node.link.connection import AMPLIFICATION
 
 STREAMS = (200, 1000)
-_QUICK_TOKENS, _QUICK_SETTLE_S = 160, 3.0
 
 ABOUT = f"""\
 What many answers at once over links cost a node, and what strangers who flood its UDP port can do to it.
@@ -62,16 +60,11 @@ async def _streams(args: argparse.Namespace, steps: Steps) -> list[Figure]:
     seen = []
     for streams in (1, *args.streams):
         steps.next(f"{streams:,} streams")
-        seen.append(await linkstreams.run(_plan(args, streams)))
+        seen.append(await linkstreams.run(plan_for(streams, quick=args.quick)))
     steps.next("where the time goes")
     first = seen[1]
-    watched = await linkstreams.run(_plan(args, first.plan.streams), watched=True)
+    watched = await linkstreams.run(first.plan, watched=True)
     return [*linkstreams.figures(seen[0], seen[1:]), *linkstreams.breakdown(watched, first.packet_us)]
-
-
-def _plan(args: argparse.Namespace, streams: int) -> Plan:
-    plan = Plan(streams)
-    return dataclasses.replace(plan, tokens=_QUICK_TOKENS, settle_s=_QUICK_SETTLE_S) if args.quick else plan
 
 
 def _seconds(text: str) -> float:

@@ -7,8 +7,9 @@ import pytest
 from node import layers
 from node.bench.ledger import IDLE, WATCHED
 from node.bench.linkcrowd import Heard
-from node.bench.linkstreams import MOST_SMOOTH, Plan, Seen, breakdown, figures, run, stall
+from node.bench.linkstreams import MOST_SMOOTH, Plan, Seen, breakdown, figures, plan_for, run, stall
 from node.bench.report import Figure
+from node.errors import OperatorError
 
 
 def heard(times: list[float], sizes: list[int] | None = None) -> Heard:
@@ -84,6 +85,19 @@ def test_the_settings_of_a_plan_exist(streams: int) -> None:
     settings = layers.load(environment={}, flags=flags)
     assert settings.engine.slots >= streams
     assert settings.link.max_links > streams
+
+
+async def test_streams_that_never_run_together_are_no_measurement() -> None:
+    with pytest.raises(OperatorError, match="2 streams never ran together"):
+        await run(Plan(2, tokens=10, rate=100, settle_s=2.0))
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("streams", [1, MOST_SMOOTH, MOST_SMOOTH + 1, 1000])
+def test_every_plan_leaves_time_to_measure(streams: int, quick: bool) -> None:
+    plan = plan_for(streams, quick=quick)
+    assert plan.streams == streams
+    assert plan.tokens / plan.rate - plan.over_s - plan.settle_s >= 4
 
 
 async def test_a_few_streams_on_a_watched_node() -> None:

@@ -7,6 +7,7 @@ from node.errors import ContextLengthExceeded, InvalidRequest
 from node.generation import Finished, Logprob, Token
 from node.server.calls import ToolCallParser
 from node.server.replies import ChatReply, TextReply, error_body
+from node.server.wsproto import Part, part
 from node.stream.session import Piece
 from tests.server.wire import events
 
@@ -31,6 +32,18 @@ def test_chat_chunks_byte_for_byte() -> None:
     assert chat.opening() == HEAD + role
     assert chat.piece(piece('a"\n☃')) == HEAD + text
     assert chat.closing(END, 0, 4) == HEAD + last
+
+
+def test_where_a_reply_is_plain_its_events_say_the_text_and_nothing_else() -> None:
+    for kind in (reply(), TextReply("i", 9, "m")):
+        assert part(kind.piece(piece('a"\n☃')), 3) == Part({kind.plain: 'a"\n☃'})
+        assert part(kind.piece(piece("")), 3) == Part({})
+
+    def spelled(_: int) -> bytes:
+        return b"7"
+
+    for kind in (reply(parser=parser()), reply(token_bytes=spelled), TextReply("i", 9, "m", token_bytes=spelled)):
+        assert not kind.plain
 
 
 def test_the_cursor_is_the_number_of_the_last_entry_in_a_chunk() -> None:
