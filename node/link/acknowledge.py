@@ -12,7 +12,7 @@ from node.link.packet import Ack, Block, Got
 
 ACK_S = 0.02  # between two, at least
 LATE_S = 0.1  # after what it is for, at most
-WORTH = 152  # bytes that it should be for: an acknowledgement is a packet of 76, and the way back may be narrow
+WORTH = 400  # bytes that it should be for: it is a packet of 74 itself, and the way back may be narrow
 
 
 class Acknowledgements:

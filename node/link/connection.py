@@ -10,7 +10,7 @@ reply. Slots are opened by the client, from 0 on, and never used twice.
 
 **Packets.** Each has a number of its own and is never sent again; what it carried may be. A packet that carries more
 than acknowledgements asks for one, which goes at once for the first packet, for one that closes a gap and for an end,
-else 20 ms after the last where at least 152 bytes came since then, and 100 ms where they did not. On a full path it
+else 20 ms after the last where at least 400 bytes came since then, and 100 ms where they did not. On a full path it
 waits a little for news that it can travel with. Acknowledgements say which packets came (for the path's estimates) and
 which chunks (for the senders). What a packet carries and when it goes is said in `sender` and `schedule`.
 
