@@ -80,8 +80,8 @@ class Warm:
 
         Only while no request runs: one call takes as long as one block does, and leaves nothing in the cache.
         """
-        if self._store is None or not len(ids) or len(ids) > self._context.cells:
-            return 0
+        if self._store is None or not LEAST <= len(ids) <= self._context.cells:
+            return 0  # what is shorter is not kept, and would be read after every plan
         match = self._store.match(owner, ids)
         if match.tokens == len(ids):
             return match.tokens

@@ -12,7 +12,7 @@ import pytest
 from node.engine import aside
 from node.engine.blocks import BLOCK, BlockStore, Ids
 from node.engine.llama import LlamaEngine
-from node.engine.warm import LEAST, TILE, in_tiles
+from node.engine.warm import LEAST, TILE, Warm, in_tiles
 from node.generation import Caller, Event, Finished, Request, Sampling, Started
 from node.settings import Engine as EngineSettings
 from tests.engine.conftest import THREADS, Outcome, assert_alike, run, take
@@ -172,6 +172,21 @@ def test_a_prefix_is_read_block_by_block_and_leaves_no_cell(engine: LlamaEngine,
     warm = run(engine, [request])["r"]
     assert cached(warm) == 72
     assert_alike(cold, warm)
+
+
+class Unread:
+    """A context that must not be asked to decode."""
+
+    spare_slot, cells = 0, 512
+
+    def __getattr__(self, verb: str) -> object:
+        raise AssertionError(f"{verb} was asked for")
+
+
+@pytest.mark.parametrize("tokens", [0, 1, LEAST - 1, 513])
+def test_what_would_not_be_kept_is_not_read(tokens: int) -> None:
+    warm = Warm(Unread(), BlockStore(1 << 30), lambda: 0.0)  # type: ignore[arg-type]
+    assert warm.read("", np.zeros(tokens, np.int32)) == 0
 
 
 def test_nothing_is_read_that_cannot_be(engine: LlamaEngine) -> None:
