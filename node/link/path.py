@@ -31,6 +31,7 @@ _REORDER = 3
 _NOMINAL = 1460  # RFC 4828
 _WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)  # RFC 5348, 5.4
 _DRAIN_S = 2.0
+_LASTING_S = 0.5
 _DOUBT = 0.9
 _MORE, _LEAST_SHARE = 0.005, 0.5  # of what arrives: above it without a queue, below it at most
 _CALM_S, _CALM_QUEUE_S = 2.0, 0.005  # without a queue for so long, the limit grows
@@ -65,7 +66,7 @@ class Path:
         self._arrived = _Arrived()
         self._limit = math.inf
         self._queue = 0.0
-        self._calm_since = self._adjusted = -math.inf
+        self._calm_since = self._adjusted = self._clear_at = -math.inf
         self._judged, self._judged_queue = -math.inf, 0.0
 
     def sent(self, number: int, size: int, now: float) -> None:
@@ -133,6 +134,8 @@ class Path:
         capacity = self._arrived.capacity(now, self.srtt, full=self._queue > QUEUE_S)
         queue = self._floor.above(rtt, size, capacity if self.tight else math.inf, now)
         self._queue += (max(0.0, queue) - self._queue) / 2
+        if queue <= QUEUE_S:
+            self._clear_at = now
         self._adjust(capacity, now)
 
     def _adjust(self, capacity: float, now: float) -> None:
@@ -141,7 +144,8 @@ class Path:
             self._calm_since = now  # in silence, too: it says nothing
         calm = now - self._calm_since - _CALM_S
         step, self._adjusted = min(1.0, now - self._adjusted), now
-        if not (self.tight or capacity) or (self._queue <= QUEUE_S and not self.tight):
+        lasting = now - self._clear_at > _LASTING_S  # a busy machine is late now and then: that is no queue
+        if not self.tight and not (capacity and lasting and self._queue > QUEUE_S):
             return
         if self.tight and now - self._judged > self.srtt:
             if self._queue > max(QUEUE_S, self._judged_queue):

@@ -114,6 +114,13 @@ def test_a_growing_queue_limits_the_rate_until_it_is_gone() -> None:
     assert driver.path.rate > 0.9 * 1280
 
 
+def test_a_machine_that_is_late_now_and_then_is_no_full_path() -> None:
+    driver, rng = Driver(rtt=0.15, gap=0.02), random.Random(4)
+    for _ in range(1000):
+        driver.packet(False, rtt=0.15 + rng.choice([0.0, 0.0, 0.2, 0.3]))
+        assert not driver.path.tight
+
+
 class Narrow:
     """A bottleneck of `rate` bytes a second; packets of 100 bytes leave as the path's own limit allows."""
 
