@@ -186,14 +186,15 @@ class StepCost:
         """Expected seconds of one more prompt token beside `streams` streaming sequences."""
         return self._beside if streams else self._alone
 
-    def budget(self, streams: int, target: float) -> int:
+    def budget(self, streams: int, target: float, *, shared: bool = False) -> int:
         """Prompt tokens that fit `target` seconds beside `streams` streaming sequences.
 
         Where streaming alone takes more than half of the target, the step may take twice the streaming time: on slow
-        machines prompts would otherwise never be read.
+        machines prompts would otherwise never be read. Where the cores are `shared` with a prompt that is read aside,
+        streaming takes up to twice as long already, and the step only half as much again.
         """
         decode = self.decode(streams)
-        tokens = int((max(target, 2 * decode) - decode) / self.per_token(streams))
+        tokens = int((max(target, (1.5 if shared else 2.0) * decode) - decode) / self.per_token(streams))
         if streams == 0:
             return max(self.TILE, tokens - tokens % self.TILE)
         return max(self.LEAST, tokens)

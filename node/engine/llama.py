@@ -185,7 +185,7 @@ class LlamaEngine:
         rows = [Row(s.slot, s.pending, s.cached, s.rank, s.due) for s in active]
         cells = self._cells - _cells(s for s in everyone if s.held or s.aside)
         streams = sum(row.pending == 1 for row in rows)
-        budget = self._cost.budget(streams, self._targets.seconds(rows))
+        budget = self._cost.budget(streams, self._targets.seconds(rows), shared=self._side.cores.shared)
         limit = self._context.batch
         if any(s.request.kind == "embed" for s in active):
             budget, limit = min(budget, STATES), min(limit, len(rows) + STATES)
