@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from node.errors import ModelFileError
@@ -25,6 +26,11 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
 CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+# How long an example takes is up to the machine.
+hypothesis.settings.register_profile("outpost", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("outpost")
 
 
 def pytest_configure() -> None:

@@ -18,6 +18,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from node.errors import InvalidRequest, NodeError, NotFound, RateLimited, TooLarge
 from node.server import replies
+from node.server.meter import CLIENT_GONE
 from node.server.sse import STREAM, EventStream
 
 BODY_S = 60.0  # a body that trickles in must not hold its connection for ever
@@ -79,6 +80,7 @@ async def map_errors(request: web.Request, handler: Handler) -> web.StreamRespon
         if stream is None:
             raise
         _log.debug("reader gone")
+        stream.status = CLIENT_GONE
         return stream.response
     except Exception:  # noqa: BLE001  # the last resort: whatever broke, the client gets an answer
         _log.exception("request failed", extra={"method": request.method, "path": request.path})

@@ -10,9 +10,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from node.errors import Expired, Overloaded, RateLimited, Unavailable
 from node.server import boundary
+from node.server.sse import STREAM
 from tests.server.wire import chat, open_post, post, refused
 from tests.support.service import ByteModel, ScriptedService, scripted, serving
 
@@ -83,6 +86,24 @@ async def test_retry_after_is_between_1_and_120(kind: Any, asked: int | None, se
         assert status == kind.status
         assert headers["Retry-After"] == str(sent)
         assert json.loads(body)["error"]["message"] == "Not now."
+
+
+class _Begun:
+    """As much of a begun stream as the boundary looks at."""
+
+    def __init__(self) -> None:
+        self.response, self.status = web.StreamResponse(), 200
+
+
+async def test_a_reader_that_a_write_found_gone_was_not_served() -> None:
+    request, begun = make_mocked_request("POST", PATH), _Begun()
+    request[STREAM] = begun  # type: ignore[misc]
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        raise ConnectionResetError("the reader is gone")
+
+    assert await boundary.map_errors(request, handler) is begun.response
+    assert begun.status == 499
 
 
 class BrokenModel(ByteModel):
