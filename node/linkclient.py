@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 
 import msgspec
 import yarl
@@ -47,11 +48,13 @@ class _Opened(msgspec.Struct):
     port: int
 
 
-class _Slot:
-    """One answer on the link."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """One answer on a link; another link has slots of the same numbers."""
 
-    def __init__(self) -> None:
-        self.arrived: asyncio.Queue[Event] = asyncio.Queue()
+    link: Link
+    number: int
+    arrived: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
 
 
 class LinkEnd:
@@ -61,7 +64,7 @@ class LinkEnd:
         self._http = http
         self._udp = UdpLinks(self._happened, lambda link: None)
         self._link: Link | None = None
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, Slot] = {}
         self._next_slot = 0
         self._silent_until = 0.0
         self._tried = 0.0
@@ -141,7 +144,9 @@ class LinkEnd:
             self._refused = error
             return
         self._udp.close()
-        self._udp = UdpLinks(self._happened, lambda link: None)
+        for slot in self._slots.values():
+            slot.arrived.put_nowait(Closed(0))  # what goes on over the old link
+        self._udp, self._link, self._slots = UdpLinks(self._happened, lambda link: None), None, {}
         try:
             await self._udp.open(yarl.URL(self._http.url).host or "", told.port, peer=True)
         except OSError as error:
@@ -161,32 +166,33 @@ class LinkEnd:
         elif slot in self._slots:
             self._slots[slot].arrived.put_nowait(event)
 
-    def ask(self, make_request: frames.Maker) -> int:
-        """Send a request on a fresh slot; gives its number."""
+    def ask(self, make_request: frames.Maker) -> Slot:
+        """Send a request on a fresh slot."""
         number, self._next_slot = self._next_slot, self._next_slot + 1
-        now = asyncio.get_running_loop().time()
+        now, request = asyncio.get_running_loop().time(), make_request(number)
         self.link.open(number)
-        for chunk in cut(make_request(number)):
+        for chunk in cut(request):
             self.link.send(number, chunk, now)
         self.link.finish(number, now)
-        self._slots[number] = _Slot()
+        slot = self._slots[number] = Slot(self.link, number)
         self._udp.wake(self.link)
-        return number
+        return slot
 
-    def leave(self, number: int) -> None:
+    def leave(self, slot: Slot) -> None:
         """Nobody reads this slot any more."""
-        del self._slots[number]
-        if not self.link.closed:
-            self.link.stop(number, asyncio.get_running_loop().time())
-            self._udp.wake(self.link)
+        if slot.link is not self._link:
+            return  # it went with its link
+        del self._slots[slot.number]
+        if not slot.link.closed:
+            slot.link.stop(slot.number, asyncio.get_running_loop().time())
+            self._udp.wake(slot.link)
 
-    async def next(self, number: int) -> Event:
+    async def next(self, slot: Slot) -> Event:
         """What comes next on a slot; raises Moved when the link falls silent."""
-        arrived = self._slots[number].arrived
         while True:
             try:
                 async with asyncio.timeout(_LOOK_S):
-                    event = await arrived.get()
+                    event = await slot.arrived.get()
             except TimeoutError:
                 if not self.works:
                     raise Moved("The link fell silent.") from None
@@ -215,15 +221,15 @@ async def link(http: Http, wanted: Wanted) -> AsyncIterator[Connection]:
         except UnicodeEncodeError as error:
             raise InvalidRequest("The request holds a lone surrogate, which no UTF-8 text can carry.") from error
 
-    number = end.ask(request)
+    slot = end.ask(request)
     reading = Reading(wanted.start - 1)
     try:
         while not reading.frames.stream:
-            reading.take(await end.next(number))
-        async with aclosing(_batches(end, number, reading)) as batches:
+            reading.take(await end.next(slot))
+        async with aclosing(_batches(end, slot, reading)) as batches:
             yield Connection(reading.frames.stream if wanted.key or wanted.id else "", batches)
     finally:
-        end.leave(number)
+        end.leave(slot)
 
 
 class Reading:
@@ -255,9 +261,9 @@ class Reading:
         return chunk
 
 
-async def _batches(end: LinkEnd, number: int, reading: Reading) -> Batches:
+async def _batches(end: LinkEnd, slot: Slot, reading: Reading) -> Batches:
     while not reading.frames.ended:
-        chunk = reading.take(await end.next(number))
+        chunk = reading.take(await end.next(slot))
         if chunk is not None:
             yield [chunk], time.perf_counter()
 

@@ -205,3 +205,34 @@ async def test_a_link_whose_slots_are_used_up_is_opened_anew(start_node: Start) 
         assert end.link.number != first
         text, _ = await text_of(client, max_tokens=5)
         assert text
+
+
+async def test_answers_of_a_link_that_is_opened_anew_go_on_beside_those_of_the_next(start_node: Start) -> None:
+    """The new link's slots have the numbers of the old one's."""
+    node = await start_node(engine_kind="echo", engine_echo_rate=50.0, link_enabled=True)
+    async with client_of(node) as client:
+        expected, _ = await text_of(client, "sse", max_tokens=150)
+        end = await linked(client)
+        first = end.link.number
+        end._next_slot = 254
+        old = [asyncio.create_task(text_of(client, max_tokens=150)) for _ in range(2)]
+        async with asyncio.timeout(30):
+            while end._next_slot < 256:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            end.begin()
+            while not end.works or end.link.number == first:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        end._next_slot = 254
+        new = [asyncio.create_task(text_of(client, max_tokens=150)) for _ in range(2)]
+        texts = await asyncio.gather(*old, *new)
+        assert {text for text, _ in texts} == {expected}
+
+
+async def test_a_request_that_cannot_be_written_leaves_no_slot_that_waits(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True)
+    async with client_of(node) as client:
+        end = await linked(client)
+        with pytest.raises(InvalidRequest):
+            await text_of(client, user="\ud800")
+        assert not end._slots
+        assert not end.link._expected

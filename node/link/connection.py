@@ -342,8 +342,8 @@ class Connection:
             acks, news = [], self._news(now, room - used)  # they can wait and leave the whole packet to it
         if not news and not first and not ack and not self._ping_due(now):
             return None
-        if not news and not first and not ack:
-            first.append(Ping())
+        if not news and not first and self._ping_due(now):
+            first.append(Ping())  # with an acknowledgement, too: alone it asks for nothing
         if not self._proven and self._challenge:
             first.append(Challenge(self._challenge))
         self._response, self._pinging = b"", False

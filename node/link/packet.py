@@ -3,9 +3,10 @@
     head: kind 1 = 0x4F | connection 4 | packet number 4        then the sealed body, then its tag of 16 bytes
     head: kind 1 = 0x4E | connection 4 | its low 16 bits 2      the same for fewer bytes
 
-The number is the one nearest to the largest that has come, plus one; a sender takes the short head while its number is
-less than 16384 above the largest that was acknowledged (before that: above -1). Sealed is with the whole number, so
-that a wrong guess is a wrong tag. A datagram is at most 1200 bytes, so that no network cuts it. Numbers are big-endian.
+The number is the one of 32 bits that is nearest to the largest that has come, plus one; a sender takes the short head
+while its number is less than 16384 above the largest that was acknowledged (before that: above -1). Sealed is with the
+whole number, so that a wrong guess is a wrong tag. A datagram is at most 1200 bytes, so that no network cuts it.
+Numbers are big-endian.
 The body is a row of blocks, each with its type in its first byte:
 
     0 PAD       nothing; skipped
@@ -151,7 +152,8 @@ def read_head(datagram: bytes, following: int = 0) -> tuple[int, int, int] | Non
     if datagram[0] == SHORT_KIND:
         _, connection, low = SHORT_HEAD.unpack_from(datagram)
         number = following + (low - following + 0x8000) % 0x10000 - 0x8000
-        return connection, number if number >= 0 else number + 0x10000, SHORT_HEAD.size
+        number += 0x10000 * ((number < 0) - (number > 0xFFFFFFFF))  # no number is less than 0 or has more than 32 bits
+        return connection, number, SHORT_HEAD.size
     if datagram[0] != KIND or len(datagram) <= HEAD.size:
         return None
     _, connection, number = HEAD.unpack_from(datagram)

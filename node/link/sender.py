@@ -108,7 +108,7 @@ class Sender:
             self.first_unacked += 1
         at = block.next
         for missing, come in block.ranges:
-            for number in range(at, min(at + missing, self._fresh)):
+            for number in range(max(at, self.first_unacked), min(at + missing, self._fresh)):
                 if self._sent.get(number, as_of) < as_of and number not in self._come:
                     self._late.add(number)
             at += missing

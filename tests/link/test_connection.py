@@ -349,3 +349,21 @@ def test_sealed_nonsense_is_counted_and_nothing_else(bodies: list[bytes]) -> Non
         node.datagrams_to_send(number * 0.1)
         while node.next_event():
             pass
+
+
+def test_a_ping_travels_with_an_acknowledgement() -> None:
+    """An acknowledgement alone asks for nothing: the ping would be forgotten."""
+    pair = Pair()
+    pair.client.ping()
+    pair.run(1.0)
+    pair.node.open(0)
+    pair.client.open(0)
+    pair.node.send(0, b"word", pair.now)
+    for data, _ in pair.node.datagrams_to_send(pair.now):
+        pair.client.receive_datagram(data, "node", pair.now)
+    pair.client.ping()
+    ((data, _),) = pair.client.datagrams_to_send(pair.now)
+    _, number, end = packet.read_head(data, pair.client._next_number) or (0, 0, 0)
+    body = Sealer(SECRET, 7, from_client=True).open(number, data[:end], data[end:])
+    assert body is not None
+    assert {type(block) for block in packet.decode(body)} == {packet.Ack, packet.Got, packet.Ping}

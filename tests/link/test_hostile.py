@@ -97,6 +97,40 @@ def test_a_leap_of_packet_numbers_costs_nothing() -> None:
     assert attacker.node._acks.window._seen.bit_length() < 2000
 
 
+def test_a_short_head_reaches_no_number_of_more_than_32_bits() -> None:
+    """Such a number could not be acknowledged, and the error would be everybody's."""
+    attacker = Attacker()
+    attacker.number = MAX_PACKETS - 1
+    attacker.put([Ping()])
+    attacker.said(1.0)
+    seal, head = attacker._seal, packet.SHORT_HEAD.pack(packet.SHORT_KIND, 7, 0)
+    nonce = (seal._iv ^ MAX_PACKETS).to_bytes(12, "big")
+    attacker.node.receive_datagram(head + seal._cipher.encrypt(nonce, packet.encode(Ping()), head), "attacker", 2.0)
+    assert attacker.node.rejected == 1
+    attacker.said(2.0)
+
+
+def test_what_is_said_to_be_missing_and_came_long_ago_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    attacker, looked = Attacker(), []
+    attacker.ask()
+    attacker.prove()
+    for i in range(500):
+        attacker.node.send(0, b"word", float(i))
+        attacker.said(float(i))
+        attacker.put([Got(0, i)], float(i))
+    sender = attacker.node._streams[0].sender
+    assert sender.first_unacked > 490
+
+    class Counting(dict[int, float]):
+        def get(self, *key: object) -> float:
+            looked.append(key)
+            return 0.0
+
+    monkeypatch.setattr(sender, "_sent", Counting(sender._sent))
+    attacker.put([Got(0, 0, [(0x7FFF, 0)])] * 90, 600.0)
+    assert 0 < len(looked) < 20 * 90
+
+
 def test_the_last_packet_number_is_a_goodbye() -> None:
     attacker = Attacker()
     attacker.ask()

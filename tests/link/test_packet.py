@@ -128,6 +128,7 @@ def test_a_short_head_means_the_number_whatever_came_since(acked: int, ahead: in
 def test_a_number_far_from_what_was_acknowledged_is_said_whole() -> None:
     assert packet.head(9, 0x4000, 0) == packet.head(9, 0x4000)
     assert packet.read_head(packet.head(9, 0xFFFF, 0xFFFE) + b"x", 0) == (9, 0xFFFF, 7), "never below zero"
+    assert packet.read_head(packet.head(9, 0, -1) + b"x", 2**32) == (9, 2**32 - 0x10000, 7), "nor of 33 bits"
 
 
 def test_sizes_are_what_they_say() -> None:
