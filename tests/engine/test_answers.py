@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.engine.answers import END, LEAST, MOST, TAILS, WIDTH, Answers, beginning_key, place_key
@@ -157,7 +157,6 @@ TOKENS = st.lists(st.integers(0, 3), min_size=4, max_size=8)
 WHO = st.builds(caller, st.sampled_from(["", "a", "b", "c"]), st.sampled_from(["t", "u"]))
 
 
-@settings(deadline=None)
 @given(said=st.lists(st.tuples(WHO, TOKENS, TOKENS), max_size=12), asks=WHO, three=st.tuples(*[st.integers(0, 3)] * 3))
 def test_what_is_found_was_said_and_may_be_seen(
     said: list[tuple[Caller, list[int], list[int]]], asks: Caller, three: tuple[int, int, int]

@@ -195,7 +195,7 @@ PROGRAMS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(program=PROGRAMS, blocks=st.sampled_from([3, 8, 1000]))
 def test_random_programs_agree_with_a_list(program: list[tuple[str, Owner, Ids]], blocks: int) -> None:
     """Never more than was kept, never another's, never over budget; with room enough exactly what was kept."""

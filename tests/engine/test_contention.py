@@ -203,7 +203,7 @@ def test_one_thread_has_nothing_to_decide() -> None:
     assert not machine.control._least
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     cores=st.integers(1, 12),
     phases=st.lists(st.tuples(st.integers(0, 12), st.floats(0.01, 4.0), st.booleans()), max_size=4),

@@ -146,7 +146,7 @@ def test_what_is_forgotten_is_guessed_no_more() -> None:
     assert text.guess.chance == 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     prompt=st.lists(st.integers(0, 4), max_size=30),
     past=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=20), max_size=3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.engine import onnx_folder as folders
@@ -37,7 +37,6 @@ def test_what_the_tokens_mean(pair: tuple[Tokens, Tokens]) -> None:
 def test_texts_are_cut_alike(pair: tuple[Tokens, Tokens]) -> None:
     one, other = pair
 
-    @settings(deadline=None)
     @given(st.text("abcXYZ éñß漢字 👍\n\t.,!?<|>_im0129'\"", max_size=60))
     def check(text: str) -> None:
         assert one.encode(text, special=False, bos=False) == other.encode(text, special=False, bos=False)

@@ -22,7 +22,7 @@ def test_no_limit_and_a_paid_way_with_none() -> None:
     assert Budget(metered=True).affords(0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=50), st.integers(1, 100_000))
 def test_a_rate_is_never_exceeded(pieces: list[int], rate: int) -> None:
     budget, now = Budget(rate=rate), 0.0

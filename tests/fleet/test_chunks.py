@@ -52,7 +52,7 @@ def test_a_changed_tensor_changes_its_own_chunk_only(tmp_path: Path) -> None:
     assert sum(a != b for a, b in zip(index.chunks, again.chunks, strict=True)) == 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from(["blk.0.a", "blk.0.b", "blk.1.a", "output"]), st.integers(1, 9 * MIB))),
     st.integers(0, 200_000),
@@ -86,7 +86,7 @@ def test_packing_only_where_it_saves(tmp_path: Path) -> None:
     assert chunks.unpack(packed, 4 * MIB) == bytes(4 * MIB)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.binary(min_size=1, max_size=5000))
 def test_what_was_packed_comes_back(data: bytes) -> None:
     packed = chunks.pack(data * 10)

@@ -13,7 +13,7 @@ NODES = st.sets(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=2,
 CHUNKS = st.text("0123456789abcdef", min_size=4, max_size=8)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(NODES, CHUNKS)
 def test_there_is_exactly_one_first(nodes: set[str], chunk: str) -> None:
     order = claims.order(nodes, chunk)
@@ -25,7 +25,7 @@ def test_there_is_exactly_one_first(nodes: set[str], chunk: str) -> None:
         assert not claims.before(second, first, chunk)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(NODES, CHUNKS)
 def test_who_leaves_changes_nothing_among_the_others(nodes: set[str], chunk: str) -> None:
     order = claims.order(nodes, chunk)

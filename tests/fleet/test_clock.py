@@ -14,7 +14,7 @@ from node.fleet.clock import RELEASED, Clock, reference
 TIMES = st.floats(0, 1e10)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(TIMES, st.booleans(), TIMES, TIMES)
 def test_it_is_never_before_the_floor_nor_the_release(system: float, synced: bool, floor: float, ran: float) -> None:
     now = reference(system, synced, floor, ran)

@@ -101,7 +101,7 @@ def test_a_request_and_its_reply() -> None:
     assert pair.client.timer(pair.now) == pair.node.timer(pair.now) == math.inf, "nothing is left to do"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from([0.05, 0.2, 0.5]), st.integers(1, 120))
 def test_any_weather_ends_in_the_exact_text(seed: int, loss: float, count: int) -> None:
     """Loss, reordering, duplicates and flipped bits on every datagram of both directions."""
@@ -337,7 +337,7 @@ def test_slots_are_used_once() -> None:
         pair.client.open(256)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(max_size=80), max_size=4))
 def test_sealed_nonsense_is_counted_and_nothing_else(bodies: list[bytes]) -> None:
     """Even the holder of the key cannot break the other end."""

@@ -43,7 +43,7 @@ def test_coefficients_are_those_of_the_formula_for_any_number() -> None:
             assert multiply(c, (128 + symbol % 128) ^ (position % 128)) == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(chunks_of, st.integers(0, 2**32 - WINDOW), st.data())
 def test_any_r_symbols_repair_any_r_chunks_of_a_window(chunks: list[bytes], first: int, data: st.DataObject) -> None:
     lost = data.draw(st.sets(st.integers(0, len(chunks) - 1), max_size=min(6, len(chunks))))
@@ -53,7 +53,7 @@ def test_any_r_symbols_repair_any_r_chunks_of_a_window(chunks: list[bytes], firs
     assert recover(symbols, known) == {first + i: chunks[i] for i in lost}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(chunks_of, st.data())
 def test_fewer_symbols_than_losses_invent_nothing(chunks: list[bytes], data: st.DataObject) -> None:
     lost = data.draw(st.sets(st.integers(0, len(chunks) - 1), min_size=1, max_size=6))
@@ -103,7 +103,7 @@ def test_the_longest_chunk_fits_a_shard() -> None:
     assert shard_size([b"", b"x" * (MAX_SHARD - 2)]) == MAX_SHARD
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(min_size=1, max_size=223), st.sampled_from([8, 16, 32]), st.randoms(use_true_random=False))
 def test_a_block_survives_half_its_parity_in_errors(data: bytes, parity: int, rng: random.Random) -> None:
     block = bytearray(encode_block(data, parity))
@@ -113,7 +113,7 @@ def test_a_block_survives_half_its_parity_in_errors(data: bytes, parity: int, rn
     assert correct_block(bytes(block), parity) == (data, len(wrong))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(min_size=40, max_size=200), st.sampled_from([8, 16, 32]), st.randoms(use_true_random=False))
 def test_a_block_survives_all_its_parity_in_erasures(data: bytes, parity: int, rng: random.Random) -> None:
     block = bytearray(encode_block(data, parity))

@@ -10,7 +10,7 @@ from node.errors import LinkError
 from node.link.flight import MAX_FLIGHT, join, parity_for, shards
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=MAX_FLIGHT), st.integers(0, 8), st.data())
 def test_any_data_many_shards_give_them_all(rows: list[bytes], parity: int, data: st.DataObject) -> None:
     pieces = shards(rows, parity)

@@ -88,7 +88,7 @@ def test_a_request_and_its_reply_at_9600_baud() -> None:
     assert pair.client.timer(pair.now) == pair.node.timer(pair.now) == math.inf
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.sampled_from([0.02, 0.1, 0.3]), st.integers(1, 60))
 def test_any_losses_end_in_the_exact_text(seed: int, loss: float, count: int) -> None:
     rng, pair = random.Random(seed), Pair(20_000.0)

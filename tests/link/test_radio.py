@@ -16,7 +16,7 @@ def payloads(found: list[Received | LinkError]) -> list[bytes]:
     return [one.payload for one in found if isinstance(one, Received)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(max_size=600), max_size=3), st.integers(0, 2), st.integers(1, 700))
 def test_any_split_gives_the_same(texts: list[bytes], level: int, cut: int) -> None:
     stream = b"".join(encode(text, level, number) for number, text in enumerate(texts))
@@ -96,7 +96,7 @@ def test_noisy_lines_lose_frames_but_never_text(rate: float) -> None:
     assert len(got) == len(set(got)) >= 138
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.binary(max_size=4000))
 def test_noise_gives_frames_or_link_errors_and_holds_little(noise: bytes) -> None:
     reader = Reader()

@@ -50,7 +50,7 @@ def test_numbers_go_on_past_16_bits() -> None:
     assert receiver.data(Data(0, 65_535, [b"old"])) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=60), st.integers(0, 2**31), st.integers(0, 2**32))
 def test_any_schedule_ends_in_the_exact_text(chunks: list[bytes], first: int, seed: int) -> None:
     """Chunks, symbols and the end, lost, repeated and out of order, until all has come."""

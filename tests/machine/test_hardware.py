@@ -79,7 +79,7 @@ def test_files_in_place_of_folders_are_unknown(tmp_path: Path) -> None:
 
 
 @given(name=st.sampled_from(FILES), content=st.binary(max_size=60))
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_any_bytes_in_a_file_are_survived(tmp_path: Path, name: str, content: bytes) -> None:
     root = plant(tmp_path, EVERYTHING) if not (tmp_path / "proc").exists() else tmp_path
     (root / name).write_bytes(content)

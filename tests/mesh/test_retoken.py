@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.generation import Token
@@ -11,7 +11,6 @@ from node.mesh.retoken import Continuation, retokenized
 from tests.support.service import INFO, ByteModel
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_the_pieces_are_the_text(text: str) -> None:
     tokens = retokenized(ByteModel(), text)

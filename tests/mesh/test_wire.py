@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import Conflict, EngineFailed, InvalidRequest, NodeError, Overloaded, RateLimited, Unavailable
@@ -145,7 +145,6 @@ def test_events_arrive_however_the_bytes_are_cut() -> None:
     assert [event for byte in raw for event in reader.feed(bytes([byte]))] == EVENTS
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 255), max_size=30), st.integers(1, 7))
 def test_tokens_are_what_the_vocabulary_makes_of_their_ids(ids: list[int], cut: int) -> None:
     raw = b"".join(wire.frame(Token(id, b"a lie")) for id in ids)

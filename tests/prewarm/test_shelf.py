@@ -166,7 +166,7 @@ PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(lambda words: 
 STEPS = st.lists(st.tuples(st.sampled_from(["store", "drop", "surplus"]), PROMPTS), max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps=STEPS, asked=PROMPTS)
 def test_random_shelves_give_the_longest_prefix_they_have(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Ids]], asked: Ids

@@ -90,7 +90,7 @@ def test_a_file_that_was_cut_after_its_header_was_read_is_found(tmp_path: Path) 
         read_blocks(file, 0, 70)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=200))
 def test_anything_else_is_damaged_and_nothing_worse(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("states") / "x.state"

@@ -168,7 +168,7 @@ def test_few_leaves_go_in_the_order_of_their_value() -> None:
         assert left == values[len(values) - len(left) :]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=60))
 def test_everything_but_templates_can_be_evicted(prompts: list[list[int]]) -> None:
     """Whatever was split, extended or evicted before, every leaf has its turn."""
@@ -337,7 +337,7 @@ STEP = st.one_of(
 PARTED = [("add", "", ids, None) for ids in ([1, 1], [1, 1, 0], [1, 0])]  # the rest of a split edge begins like it
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @example(PARTED, 1)
 @given(st.lists(STEP, max_size=40), st.integers(1, 3))
 def test_random_programs_agree_with_the_naive_model(program: list[tuple], quorum: int) -> None:  # type: ignore[type-arg]

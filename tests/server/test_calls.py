@@ -75,7 +75,7 @@ FRAGMENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(FRAGMENTS, max_size=8).map("".join), st.data())
 def test_any_split_gives_the_same_events(text: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
@@ -83,7 +83,7 @@ def test_any_split_gives_the_same_events(text: str, data: st.DataObject) -> None
     assert parse(*(text[start:end] for start, end in itertools.pairwise(edges))) == parse(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=40))
 def test_text_without_a_call_is_all_content(text: str) -> None:
     assert "".join(delta.text for delta in parse(text)[0] if isinstance(delta, ContentDelta)) == text

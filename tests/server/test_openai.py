@@ -228,14 +228,14 @@ LIKELY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(LIKELY, NAMED)
 def test_any_json_is_a_call_or_an_invalid_request(likely: dict[str, Any], named: dict[str, Any]) -> None:
     body = json.dumps({**likely, **named}).encode("utf-8", "surrogatepass")
     _parse_all(body)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=60) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_call_or_an_invalid_request(body: bytes) -> None:
     _parse_all(body)

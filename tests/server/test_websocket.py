@@ -207,7 +207,7 @@ pieces = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(pieces, max_size=8))
 def test_whatever_is_sent_the_connection_lives(messages: list[Any]) -> None:
     async def send_all() -> None:

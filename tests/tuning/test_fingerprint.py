@@ -53,7 +53,7 @@ def test_every_key_counts() -> None:
     }
 
 
-@limits(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@limits(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(size=st.integers(0, 70_000), data=st.data())
 def test_a_small_file_is_seen_whole(tmp_path: Path, size: int, data: st.DataObject) -> None:
     path = tmp_path / "a"

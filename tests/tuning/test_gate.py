@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -30,7 +29,6 @@ def vector(values: list[float]) -> Distribution:
     return np.array(values, np.float32)
 
 
-@limits(deadline=None)
 @given(st.data(), st.integers(2, 20))
 def test_divergence_is_never_negative_and_nothing_from_itself(data: st.DataObject, size: int) -> None:
     sized = st.lists(st.floats(-10, 10, width=32), min_size=size, max_size=size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from node.tuning.idle import Patience
@@ -29,7 +28,6 @@ def test_each_interruption_doubles_the_wait() -> None:
     assert patience.wait_s == 40
 
 
-@limits(deadline=None)
 @given(st.integers(1, 1000), st.lists(st.integers(1, 5000), max_size=40))
 def test_a_node_that_is_always_interrupted_burns_less_and_less(idle_s: int, runs: list[int]) -> None:
     patience, now, burnt = Patience(idle_s, 0), 0.0, 0.0

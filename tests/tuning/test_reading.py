@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -22,7 +21,6 @@ from tests.tuning.conftest import SMALL
 from tests.tuning.test_gate import TEXTS, logits, vector
 
 
-@limits(deadline=None)
 @given(logits)
 def test_log_softmax_is_a_distribution(values: list[float]) -> None:
     found = log_softmax(vector(values))
@@ -30,7 +28,6 @@ def test_log_softmax_is_a_distribution(values: list[float]) -> None:
     assert found[np.argmax(vector(values))] == found.max()
 
 
-@limits(deadline=None)
 @given(logits, st.floats(-1000, 1000, width=32))
 def test_a_shift_of_all_logits_is_nothing(values: list[float], shift: float) -> None:
     one, other = log_softmax(vector(values)), log_softmax(vector(values) + np.float32(shift))

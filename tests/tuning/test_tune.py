@@ -368,7 +368,6 @@ def test_turns_are_taken_in_changing_order() -> None:
     ]
 
 
-@limits(deadline=None)
 @given(
     gains=st.dictionaries(st.sampled_from(list(FORMS)), st.builds(Speed, *[st.floats(0.5, 4)] * 3)),
     bad=st.sets(st.sampled_from(list(FORMS))),
@@ -429,7 +428,7 @@ def _turns(bench: Scripted) -> list[Variant]:
 
 
 @given(st.lists(st.floats(0.2, 9), min_size=1, max_size=40), st.floats(60, 400), st.floats(0, 10), st.floats(0, 20))
-@limits(max_examples=100, deadline=None)
+@limits(max_examples=100)
 def test_whatever_the_machine_does_only_the_last_step_may_end_late(
     times: list[float], budget_s: float, make_s: float, gate_s: float
 ) -> None:

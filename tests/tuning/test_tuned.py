@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from node.layers import load
@@ -69,7 +68,6 @@ def test_what_is_written_is_read(home: Path, source: Path) -> None:
     assert not list(home.glob("*.new"))
 
 
-@limits(deadline=None)
 @given(
     engine=st.dictionaries(st.from_regex(r"\A[a-z_]{1,12}\Z"), st.integers(-5, 5) | TEXT),
     model=TEXT,

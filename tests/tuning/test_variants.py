@@ -6,7 +6,6 @@ import math
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from node.settings import Engine
@@ -45,7 +44,6 @@ def test_the_weights_of_the_score_are_a_mean() -> None:
     assert set(WEIGHTS) == {"decode", "prefill", "streams"}
 
 
-@limits(deadline=None)
 @given(SPEEDS, SPEEDS)
 def test_ratios_multiply(one: Speed, other: Speed) -> None:
     there, back = one.over(other), other.over(one)
@@ -55,7 +53,6 @@ def test_ratios_multiply(one: Speed, other: Speed) -> None:
     assert min(there.decode, there.prefill, there.streams) == there.least == getattr(there, there.worst)
 
 
-@limits(deadline=None)
 @given(SPEEDS, st.floats(0.1, 10))
 def test_what_is_n_times_as_fast_has_the_score_n(speed: Speed, n: float) -> None:
     assert speed.times(Speed(n, n, n)).over(speed).score == pytest.approx(n)
@@ -66,7 +63,6 @@ def test_twice_here_and_half_there_is_no_gain_but_for_the_weights() -> None:
     assert Speed(2, 0.5, 1).score == pytest.approx(2 ** (WEIGHTS["decode"] - WEIGHTS["prefill"]))
 
 
-@limits(deadline=None)
 @given(st.lists(st.tuples(SPEEDS, st.floats(0.1, 10)), min_size=1, max_size=9))
 def test_what_slows_both_sides_of_a_round_cancels(rounds: list[tuple[Speed, float]]) -> None:
     gain = Speed(1.5, 2, 3)
@@ -140,7 +136,6 @@ def test_what_the_operator_has_set_stays() -> None:
     assert left == everything - {"threads", "kv_type"}
 
 
-@limits(deadline=None)
 @given(st.integers(0, 64), st.integers(1, 64), st.integers(1, 64))
 def test_no_step_is_to_what_it_has(own: int, cores: int, threads: int) -> None:
     for key, values in steps(Engine(threads=own), cores, threads, Speed(1, 1, 1), frozenset()):
