@@ -47,7 +47,7 @@ class Pace:
     """How often one line moves while somebody waits in it, in seconds: higher levels that cut in show here."""
 
     def __init__(self) -> None:
-        self._turn_s: float | None = None
+        self._turn_s: float | None = None  # as it was the last times
         self._moved = -math.inf
 
     def moved(self, since: float, now: float) -> None:
@@ -56,9 +56,15 @@ class Pace:
         self._turn_s = passed if self._turn_s is None else self._turn_s + _SMOOTHING * (passed - self._turn_s)
         self._moved = now
 
-    def wait_s(self, waiting: int, now: float) -> float:
-        """How long the next one would wait behind so many; 0 while nobody waits, or before it ever moved."""
-        return 0.0 if self._turn_s is None or not waiting else (waiting + 1) * max(self._turn_s, now - self._moved)
+    def wait_s(self, waiting: int, since: float, now: float) -> float:
+        """How long the next one would wait behind so many, the first of whom came at `since`; 0 while nobody waits.
+
+        Where that one waits longer already than the last ones did, the line is as slow as that, also before it ever
+        moved. The time that nobody waited says nothing.
+        """
+        if not waiting:
+            return 0.0
+        return (waiting + 1) * max(self._turn_s or 0.0, now - max(self._moved, since))
 
 
 class Door:

@@ -240,11 +240,11 @@ class Gate:
             self._source.hold(request_id, True)
 
     def _unseat(self, request_id: str) -> None:
-        """Its reader stalled, and others wait: it leaves the source."""
+        """Its reader stalled, or an urgent one needs its slot and nobody can be parked: it leaves the source."""
         begun = self._begun[request_id]
         self._resumed.discard(request_id)
         if not begun.away:
-            log.info("a generation was set aside: its reader takes nothing", extra={"request_id": request_id})
+            log.info("a generation was set aside", extra={"request_id": request_id})
             begun.away = True
             self._source.cancel(request_id)
 

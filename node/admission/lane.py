@@ -107,6 +107,11 @@ class Lane:
             return next(iter(self._returning.values()))
         return self._heap.first()
 
+    def since(self, now: float) -> float:
+        """When the newcomer came whose turn is next; `now` where there is none."""
+        newcomer = self._heap.first()
+        return now if newcomer is None else newcomer.since
+
     def place(self) -> float:
         """The best place in it, infinite when nobody waits: the line moves up with whoever waits longest."""
         newcomer = self._heap.first()

@@ -179,20 +179,20 @@ class AdmissionQueue:
         self._wishes.clear()
         for ticket in self._slots.running.values():
             ticket.lags_at = min(ticket.lags_at, now) if ticket.lags else math.inf
-        for ticket in self._slots.laggards():
-            self._park(ticket, now)
+        self._park_laggards(now)
         started: list[str] = []
         unseated: list[str] = []
         while any(map(len, self._lanes)):
+            self._park_laggards(now)  # who has just had its slot back left room for one
             if (turn := self._next_turn(now)) is not None:
                 self._run(*turn, now, resumed, started)
             elif self._slots.free > 0 or not self._unseat(unseated, now):
                 break
         while (urgent := self._urgent()) is not None and (victim := self._slots.victim(urgent.rank)) is not None:
-            self._displace(victim, now, parked, unseated)
+            self._displace(victim, now, parked, unseated, resumed)
             self._run(urgent, False, now, resumed, started)
         while self._slots.free_for_lower < 0 and (victim := self._slots.victim(self._slots.urgent)) is not None:
-            self._displace(victim, now, parked, unseated)
+            self._displace(victim, now, parked, unseated, resumed)
         expired += self._expire(now)  # only now, so that a time to live of 0 means now or never
         return Decision(tuple(expired), tuple(parked), tuple(unseated), tuple(resumed), tuple(started))
 
@@ -202,7 +202,9 @@ class AdmissionQueue:
         turns = sum(len(lane) for lane in self._lanes[: rank + 1]) + 1 - self._slots.open_to(rank)
         if turns <= 0:
             return 0.0
-        return max(self.service.wait_s(turns, self.limit), self._paces[rank].wait_s(self._lanes[rank].newcomers, now))
+        lane = self._lanes[rank]
+        by_line = self._paces[rank].wait_s(lane.newcomers, lane.since(now), now)
+        return max(self.service.wait_s(turns, self.limit), by_line)
 
     def _place(self, request: Request, session: tuple[str, str, str] | None, affinity: float, now: float) -> float:
         if self._fifo:
@@ -253,9 +255,15 @@ class AdmissionQueue:
         self._slots.take(ticket, now, aged)
         self._since_aged = 0 if aged else self._since_aged + 1
 
-    def _displace(self, ticket: Ticket, now: float, parked: list[str], unseated: list[str]) -> None:
+    def _park_laggards(self, now: float) -> None:
+        for ticket in self._slots.laggards():
+            self._park(ticket, now)
+
+    def _displace(self, ticket: Ticket, now: float, parked: list[str], unseated: list[str], resumed: list[str]) -> None:
         """Its slot is for another."""
         room = self._slots.room_to_park
+        if ticket.id in resumed:  # its reader has just caught up: whoever acts on this would let it go on, last of all
+            resumed.remove(ticket.id)
         (parked if room else unseated).append(ticket.id)
         self._park(ticket, now, aside=not room)
 

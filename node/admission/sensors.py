@@ -112,7 +112,7 @@ class Sensors:
             flight.felt.gap.add(now - flight.last, now)
             flight.felt.gap_lately.add(now - flight.last, now)
             self.pace.add(now - flight.last, now)
-        flight.last = now
+        flight.last = now if flight.holds_slot else None  # the step that was under way when it lost its slot
 
     def ended(self, id: str, fate: Fate) -> None:
         """It is over."""

@@ -22,7 +22,7 @@ class Slots:
         self.count = count
         self.running: dict[str, Ticket] = {}  # in the order in which they got their slots
         self.parked: dict[str, Ticket] = {}
-        self.set_aside: dict[str, Ticket] = {}  # began, and are not in the source any more: their readers stalled
+        self.set_aside: dict[str, Ticket] = {}  # began, and are not in the source any more
         self.urgent = urgent
         self._limit = count
         self.strict = False  # whether the limit holds for those who run by their age, too
@@ -85,12 +85,17 @@ class Slots:
         if rank > self.urgent:
             return max(0, min(self.free, self.free_for_lower))
         below = sum(ticket.rank > rank and not ticket.aged for ticket in self.running.values())
-        return max(0, self.free) + (below if self._max_parked else 0)
+        return max(0, self.free) + (below if self._can_displace else 0)
 
     @property
     def room_to_park(self) -> bool:
         """Whether one more may be held by the source, without a slot."""
         return len(self.parked) < self._max_parked
+
+    @property
+    def _can_displace(self) -> bool:
+        """Whether there is room for one that makes room; a source that can hold nobody is left alone."""
+        return self._max_parked > 0 and (self.room_to_park or len(self.set_aside) < MOST_SET_ASIDE)
 
     def victim(self, rank: int) -> Ticket | None:
         """Who makes room for this rank: the lowest, of these the one that began last; None where nobody can.
@@ -98,7 +103,7 @@ class Slots:
         One whose reader lags loses nothing when it is parked, so it comes first, whatever its rank. One that runs by
         its age stays.
         """
-        if self._max_parked == 0 or not (self.room_to_park or len(self.set_aside) < MOST_SET_ASIDE):
+        if not self._can_displace:
             return None
         lags = self.room_to_park
         candidates = [t for t in self.running.values() if (t.lags and lags) or (t.rank > rank and not t.aged)]

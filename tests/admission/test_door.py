@@ -33,15 +33,17 @@ def test_retry_after_is_whole_seconds_within_its_range() -> None:
 
 def test_a_pace_counts_only_the_time_that_somebody_waited() -> None:
     pace = Pace()
-    assert pace.wait_s(3, 100.0) == 0, "it never moved"
+    assert pace.wait_s(3, 100.0, 100.0) == 0, "it never moved, and nobody waited yet"
+    assert pace.wait_s(3, 100.0, 101.0) == 4, "what is known is that the first one waits for a second"
     pace.moved(since=100.0, now=102.0)
-    assert pace.wait_s(4, 102.0) == 10
-    assert pace.wait_s(0, 102.0) == 0
-    pace.moved(since=500.0, now=502.0)  # nobody waited in between
-    assert pace.wait_s(4, 502.0) == 10
+    assert pace.wait_s(4, 101.0, 102.0) == 10
+    assert pace.wait_s(0, 102.0, 102.0) == 0
+    assert pace.wait_s(4, 499.0, 500.0) == 10, "nobody waited in between"
+    pace.moved(since=500.0, now=502.0)
+    assert pace.wait_s(4, 501.0, 502.0) == 10
     pace.moved(since=400.0, now=503.0)
-    assert pace.wait_s(4, 503.0) == 5 * 1.8, "this one took its turn a second after the last"
-    assert pace.wait_s(4, 513.0) == 50, "a line that has stopped is told"
+    assert pace.wait_s(4, 400.0, 503.0) == 5 * 1.8, "this one took its turn a second after the last"
+    assert pace.wait_s(4, 400.0, 513.0) == 50, "a line that has stopped is told"
 
 
 def test_each_level_leaves_room_for_those_above() -> None:

@@ -82,6 +82,7 @@ def test_a_lane_is_a_sorted_list(steps: list[tuple[bool, int]]) -> None:
             lane.leave(model.pop(value % len(model)), "gone")
         assert lane.first() is (model[0] if model else None)
         assert len(lane) == len(model)
+        assert lane.since(7.0) == (0.0 if model else 7.0)
         assert lane.place() == (model[0].place if model else math.inf)
 
 

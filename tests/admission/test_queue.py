@@ -480,6 +480,75 @@ def test_one_that_runs_by_its_age_takes_no_slot_from_one_that_has_just_begun() -
     assert queue.decide(50.0) == Decision(start=("x", "y")), "one in the place of a, one by its age"
 
 
+def test_who_catches_up_while_urgent_ones_hold_its_slot_does_not_go_on() -> None:
+    """Whoever acts on a decision would let it go on last of all, beside those who have the slots."""
+    queue = queue_of(slots=4)
+    fill(queue, "x", "y", "runs", "lags", level="background")
+    for name in ("x", "y", "lags"):
+        queue.hold(name, True)
+        assert queue.decide(1.0) == Decision(park=(name,)), "the third one keeps its slot: there is no room left"
+    assert fill(queue, "i", level="interactive", now=1.0) == Decision(start=("i",))
+    queue.hold("lags", False)
+    assert queue.decide(1.5) == Decision(park=("lags",))
+    assert queue.running == 2
+    queue.release("i", 2.0)
+    assert queue.decide(2.0) == Decision(resume=("lags",))
+
+
+def test_one_that_lags_is_parked_where_another_has_just_gone_on() -> None:
+    queue = queue_of(slots=3, max_parked=1)
+    fill(queue, "first")
+    assert fill(queue, "c1", "c2", level="critical") == Decision(park=("first",), start=("c1", "c2"))
+    fill(queue, "a", "b")
+    queue.release("c1", 1.0)
+    assert queue.decide(1.0) == Decision()
+    queue.hold("c2", True)
+    assert queue.decide(1.0) == Decision(park=("c2",), resume=("first",), start=("a", "b"))
+
+
+def test_a_burst_after_a_quiet_time_is_not_told_that_its_line_stands_still() -> None:
+    queue = queue_of(slots=1)
+    for number in range(6):
+        fill(queue, str(number), now=float(number))
+        queue.release(str(number), number + 0.5)
+    fill(queue, "runs", now=500.0)
+    for number in range(8):
+        queue.offer(request(f"burst {number}"), 500.0)
+    assert queue.predicted_wait_s("standard", 500.0) < 30
+    assert queue.predicted_wait_s("standard", 510.0) == pytest.approx(90), "now it does: nobody moved for 10 s"
+
+
+@pytest.mark.parametrize("every", [0.5, 5.0])
+def test_standard_requests_in_the_way_of_background_are_few_under_full_critical_load(every: float) -> None:
+    """Only by their age both run then, one in half a minute: the door tells so before the line ever moved."""
+    queue, names = queue_of(slots=8), itertools.count()
+    ends: dict[str, float] = {}
+    waits: list[float] = []
+    came: float | None = None
+    for tick in range(2400):
+        now = tick / 4
+        levels: list[Level] = ["critical"] * (3 - queue.waiting_at("critical"))
+        if tick % int(4 * every) == 0:
+            levels.append("standard")
+        if came is None and now >= 60:
+            levels.append("background")
+        for level in levels:
+            try:
+                queue.offer(request(f"{level} {next(names)}", level), now)
+            except Overloaded:
+                continue
+            came = now if level == "background" else came
+        for name in queue.decide(now).start:
+            ends[name] = now + 2.0
+            if name.startswith("background") and came is not None:
+                waits.append(now - came)
+        for name in [name for name, end in ends.items() if end <= now]:
+            del ends[name]
+            queue.release(name, now)
+    assert waits, "it runs"
+    assert waits[0] <= 120 + 4 * 30
+
+
 def test_one_that_runs_by_its_age_keeps_its_slot() -> None:
     queue = queue_of(slots=1, ageing_s=10)
     fill(queue, "runs", level="critical")

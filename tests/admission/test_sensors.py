@@ -36,6 +36,8 @@ def test_time_without_a_slot_is_no_gap() -> None:
     sensors.started("a", 0.0)
     sensors.token("a", 0.1)
     sensors.parked("a")
+    sensors.token("a", 0.3)  # of the step that was under way
+    sensors.resumed("a")
     sensors.token("a", 60.0)
     sensors.token("a", 60.1)
     assert sensors.pace.percentile(1.0, 60.1) == about(0.1)

@@ -116,6 +116,11 @@ def test_what_is_open_to_whom() -> None:
     assert slots.open_to(0) == 8, "5 free, and 3 would make room"
     assert slots.open_to(1) == 7
     assert slots_with(ticket("b", 3), count=8, max_parked=0).open_to(0) == 7
+    full = slots_with(ticket("b", 3), count=1, max_parked=1)
+    full.parked = {"p": ticket("p", 3)}
+    assert full.open_to(0) == 1
+    full.set_aside = {str(number): ticket(str(number), 3) for number in range(MOST_SET_ASIDE)}
+    assert full.open_to(0) == 0, "nobody can make room any more"
     assert slots.open_to(2) == 3, "5 less the 2 that run"
     assert slots_with(*(ticket(str(n), 3) for n in range(4)), urgent=-1).open_to(0) == 0
 
