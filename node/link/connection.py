@@ -285,6 +285,7 @@ class Connection:
         if stream is None:
             return
         sender = stream.sender
+        fresh = sender.fresh
         if sender.got(block, self._as_of):
             stream.schedule.progress()
         if sender.done and not stream.delivered:
@@ -292,6 +293,8 @@ class Connection:
             self._events.append(Delivered(block.slot, sender.whole))
         if not stream.active:
             stream.schedule.settled()
+        elif sender.fresh and not fresh:
+            stream.schedule.news(now)  # what waited for others to come may follow
         elif sender.late:
             stream.schedule.repeat(now)
 

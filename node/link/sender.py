@@ -4,9 +4,10 @@ A packet carries, as far as its budget goes,
 
 1. everything that is not acknowledged, oldest first (L1): on a path with losses each packet repairs the ones before it;
 2. where that is too much: what is new and what is overdue, and repair symbols over the rest of the window (L2);
-3. on a path that is full already (lean): what is new or overdue, and what the packet before brought, once more: a lost
-   packet is repaired by the next, for the fewest bytes. What the one before that brought comes a third time where all
-   of it is shorter than a packet's headers: two losses in a row would cost a round trip;
+3. on a path that is full already (lean): what is known to be lost, what is new, what is overdue, and what the packet
+   before brought, once more: a lost packet is repaired by the next, for the fewest bytes. What the one before that
+   brought comes a third time where all of it is shorter than a packet's headers: two losses in a row would cost a round
+   trip;
 4. a backlog that no packet holds goes out as a flight (L3, `flight`), and has its time to arrive before the others
    touch it again.
 
@@ -24,6 +25,7 @@ from node.link.fec import LENGTH, MAX_SHARD, WINDOW, repair_symbol, shard_size
 from node.link.frame import crc32
 from node.link.packet import DATA_HEAD, REPAIR_HEAD, Block, Data, End, Flight, Got, Repair, data_size
 
+SPAN = 0x4000  # chunks under way: half of what 16 bits tell apart is 0x8000, and a delayed packet may be older
 MAX_CHUNK = 1000  # bytes; a longer text must be split, at characters
 _COPY = 4  # chunks that a copy repeats
 _CHEAP = 32  # bytes of a lean packet's chunks
@@ -41,10 +43,11 @@ class Sender:
         self.wrong = False
         self.end_unsent = True
         self.repeated: set[int] = set()  # unacknowledged chunks that were sent more than once
-        self.backlog = 0  # bytes that were never sent
+        self.backlog = 0  # bytes that may be sent and never were
         self.unacknowledged = 0  # bytes, those never sent included
         self._size, self._crc = size, crc
         self._chunks: dict[int, bytes] = {}  # from `first_unacked` on
+        self._held: dict[int, bytes] = {}  # what is SPAN chunks after `first_unacked`, or more
         self._come: set[int] = set()  # acknowledged, though one before is not
         self._sent: dict[int, float] = {}  # when last
         self._late: set[int] = set()  # reported missing after they must have come
@@ -83,20 +86,26 @@ class Sender:
         """Add a chunk of at most MAX_CHUNK bytes; gives its number."""
         if self.end is not None or len(chunk) > MAX_CHUNK:
             raise ValueError("a chunk after the end" if self.end else f"a chunk of {len(chunk)} bytes")
-        number = self.next
-        self._chunks[number] = chunk
-        self.backlog += len(chunk)
+        number = self.next + len(self._held)
+        self._held[number] = chunk
         self.unacknowledged += len(chunk)
         self._size += len(chunk)
         self._crc = crc32(chunk, self._crc)
-        self.next += 1
+        self._admit()
         return number
+
+    def _admit(self) -> None:
+        """Let follow what is near enough to what has come."""
+        while self._held and self.next < self.first_unacked + SPAN:
+            chunk = self._chunks[self.next] = self._held.pop(self.next)
+            self.backlog += len(chunk)
+            self.next += 1
 
     def finish(self, meta: bytes = b"") -> None:
         """No more chunks; `meta` of at most 255 bytes goes with the end."""
         if len(meta) > packet.MAX_META:
             raise ValueError(f"metadata of {len(meta)} bytes")
-        self.end = End(self.slot, self.next, self._size, self._crc, meta)
+        self.end = End(self.slot, self.next + len(self._held), self._size, self._crc, meta)
 
     def got(self, block: Got, as_of: float) -> bool:
         """Learn what has come; `as_of` is when the packet was sent that the other end answers. True on progress."""
@@ -114,9 +123,12 @@ class Sender:
             at += missing
             self._note_come(range(max(at, self.first_unacked), min(at + come, self._fresh)))
             at += come
+        self._admit()
         self.whole = self.end is not None and block.whole and self.first_unacked == self.next
         self.wrong = block.wrong
         if self.wrong:
+            self.unacknowledged -= sum(map(len, self._held.values()))
+            self._held.clear()
             while self.first_unacked < self.next:
                 self._drop(self.first_unacked)
                 self.first_unacked += 1
@@ -151,7 +163,10 @@ class Sender:
         window: list[int] = []
         if not symbols or _size(numbers, self._chunks) > room:
             again = [n for n in old if n in self._late or n in self._previous or now - self._sent[n] > overdue]
-            wanted = [*again, *new] if symbols else [*new, *again, *self._third(old, again, new)]
+            lost = [n for n in again if n in self._late]
+            wanted = [*again, *new]
+            if not symbols:  # news before copies, but not before what all news wait for
+                wanted = [*lost, *new, *(n for n in again if n not in self._late), *self._third(old, again, new)]
             for window in (self._window(old, symbols, room), []):
                 numbers = _fitting(wanted, self._chunks, room - _repair_size(window, self._chunks, symbols))
                 if numbers or not wanted:
@@ -197,7 +212,9 @@ class Sender:
         return [*_runs(self.slot, numbers, self._chunks), *end]
 
     def _end_within(self, budget: int) -> list[End]:
-        return [self.end] if self.end is not None and _END_SIZE + len(self.end.meta) <= budget else []
+        return (
+            [self.end] if self.end is not None and not self._held and _END_SIZE + len(self.end.meta) <= budget else []
+        )
 
     def launch(self, loss: float, now: float) -> list[Flight]:
         """A flight of what was never sent; `lands` says then how long it may take."""

@@ -367,3 +367,18 @@ def test_a_ping_travels_with_an_acknowledgement() -> None:
     body = Sealer(SECRET, 7, from_client=True).open(number, data[:end], data[end:])
     assert body is not None
     assert {type(block) for block in packet.decode(body)} == {packet.Ack, packet.Got, packet.Ping}
+
+
+def test_a_text_of_more_chunks_than_may_be_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.link.sender.SPAN", 8)
+    pair, rng = Pair(), random.Random(3)
+    pair.drop = lambda data, number: rng.random() < 0.2  # type: ignore[method-assign]
+    pair.ask()
+    pair.run(1.0)
+    for i in range(300):
+        pair.node.send(0, b"%d " % i, pair.now)
+    pair.node.finish(0, pair.now)
+    pair.run(60.0)
+    came = [event.chunk for event in pair.log[pair.client] if isinstance(event, Came)]
+    assert came == [b"%d " % i for i in range(300)]
+    assert Ended(0, True) in pair.log[pair.client]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from node.link import packet
+from node.link.frame import crc32
 from node.link.packet import Block, Data, End, Got, Repair
-from node.link.sender import MAX_CHUNK, Sender
+from node.link.sender import MAX_CHUNK, SPAN, Sender
 
 
 def numbers(blocks: list[Block]) -> list[int]:
@@ -93,6 +94,16 @@ def test_a_lean_packet_repeats_the_one_before() -> None:
     assert numbers(sender.compose(200, 1.2, 9.0, 0)) == [0, 1, 2, 3], "so few bytes that they are worth a third time"
     sender.push(b"four")
     assert numbers(sender.compose(200, 1.3, 9.0, 0)) == [2, 3, 4], "but not a fourth"
+
+
+def test_a_lean_packet_brings_what_is_lost_before_news() -> None:
+    """Where there are always more news than find room, nobody would read on before the text's end."""
+    sender = filled(40)
+    assert numbers(sender.compose(40, 1.0, 9.0, 0)) == [0, 1, 2, 3, 4]
+    assert numbers(sender.compose(40, 1.5, 9.0, 0)) == [5, 6, 7, 8, 9]
+    sender.got(Got(3, 0, [(5, 5)]), as_of=1.5)
+    assert numbers(sender.compose(40, 2.0, 9.0, 0))[:5] == [0, 1, 2, 3, 4]
+    assert min(numbers(sender.compose(40, 2.5, 9.0, 0))) == 10
 
 
 def test_what_is_long_goes_twice_only() -> None:
@@ -215,3 +226,32 @@ def test_limits() -> None:
     sender.finish()
     with pytest.raises(ValueError, match="after the end"):
         sender.push(b"x")
+
+
+def test_what_sixteen_bits_would_mistake_for_another_chunk_waits() -> None:
+    sender = filled(SPAN + 3, b"")
+    sender.push(b"last")
+    sender.finish()
+    assert sender.end == End(3, SPAN + 4, 4, crc32(b"last"))
+    assert sender.next == SPAN
+    assert (sender.backlog, sender.unacknowledged) == (0, 4)
+    for i in range(2):
+        assert not any(isinstance(block, End) for block in sender.compose(1150, i / 10, 9.0, 2))
+    while sender.fresh:
+        sender.launch(0.0, 2.0)
+    assert not sender.got(Got(3, SPAN + 1), 3.0)
+    assert sender.got(Got(3, 2), 3.0)
+    assert (sender.next, sender.fresh) == (SPAN + 2, True)
+    sender.compose(1150, 4.0, 9.0, 0)
+    sender.got(Got(3, SPAN), 5.0)
+    assert (sender.next, sender.backlog) == (SPAN + 4, 4)
+    sender.compose(1150, 6.0, 9.0, 0)
+    assert sender.got(Got(3, SPAN + 4, whole=True), 7.0)
+    assert sender.whole
+    assert sender.unacknowledged == 0
+
+
+def test_a_text_found_wrong_frees_what_waits_too() -> None:
+    sender = filled(SPAN + 3, b"x")
+    sender.got(Got(3, 0, wrong=True), 2.0)
+    assert (sender.unacknowledged, sender.backlog, sender.fresh) == (0, 0, False)
