@@ -70,6 +70,7 @@ class LinkEnd:
         self._tried = 0.0
         self._opening: asyncio.Task[None] | None = None
         self._refused: NodeError | None = None
+        self._not_before = 0.0  # a node that had no room is not asked again
 
     @property
     def link(self) -> Link:
@@ -81,7 +82,8 @@ class LinkEnd:
         """Open the link in the background, if it is not open."""
         now = asyncio.get_running_loop().time()
         dead = self._link is None or self._link.dead(now) or self._next_slot >= MAX_SLOTS
-        if dead and (self._opening is None or self._opening.done()) and self._refused is None:
+        may = self._refused is None and now >= self._not_before
+        if dead and may and (self._opening is None or self._opening.done()):
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     @property
@@ -141,7 +143,10 @@ class LinkEnd:
         except (Unreachable, BrokenStream):
             return  # the next answer tries again
         except NodeError as error:
-            self._refused = error
+            if error.retryable:
+                self._not_before = asyncio.get_running_loop().time() + (error.retry_after or _OPEN_S)
+            else:
+                self._refused = error
             return
         self._udp.close()
         for slot in self._slots.values():

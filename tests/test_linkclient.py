@@ -236,3 +236,24 @@ async def test_a_request_that_cannot_be_written_leaves_no_slot_that_waits(start_
             await text_of(client, user="\ud800")
         assert not end._slots
         assert not end.link._expected
+
+
+async def test_a_node_without_room_is_asked_again(start_node: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.link.udp._SWEEP_S", 0.1)
+    node = await start_node(engine_kind="echo", link_enabled=True, link_max_links=1)
+    async with client_of(node) as client:
+        async with client_of(node) as other:
+            await linked(other)
+            await text_of(client, max_tokens=5)
+            end = client._http.keep(LinkEnd)
+            assert end._opening is not None
+            await asyncio.wait([end._opening], timeout=30)
+            assert end.refused is None
+            asked = end._opening
+            end.begin()
+            assert end._opening is asked, "not at once"
+        async with asyncio.timeout(30):
+            while not end.works:
+                end._not_before = 0.0
+                end.begin()
+                await asyncio.sleep(0.01)
