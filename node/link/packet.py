@@ -4,9 +4,9 @@
     head: kind 1 = 0x4E | connection 4 | its low 16 bits 2      the same for fewer bytes
 
 The number is the one of 32 bits that is nearest to the largest that has come, plus one; a sender takes the short head
-while its number is less than 16384 above the largest that was acknowledged (before that: above -1). Sealed is with the
-whole number, so that a wrong guess is a wrong tag. A datagram is at most 1200 bytes, so that no network cuts it.
-Numbers are big-endian.
+while its number is less than 16384 above the largest that was acknowledged (before that: above -1). Sealed is, as
+`crypto` says, with the whole number and the head as it was sent, so that a wrong guess is a wrong tag. A datagram is at
+most 1200 bytes, so that no network cuts it. Numbers are big-endian.
 The body is a row of blocks, each with its type in its first byte:
 
     0 PAD       nothing; skipped
@@ -25,12 +25,13 @@ The body is a row of blocks, each with its type in its first byte:
 
 WORDS is DATA of 1 to 127 chunks that are all shorter than 16 bytes, as tokens are; the last half byte may be unused
 and is 0.
-A slot is one reply; chunks are numbered from 0, and `first` is the low 16 bits of such a number. Of a REPAIR's symbols
-the first has the number `symbol`, the others follow it modulo 128; `size` is a shard's size. ACK speaks of packets: bit
-i of the bitmap (from the right) is packet `largest - 1 - i`; `delay` is how long the largest waited here, in units of
-100 µs. GOT speaks of chunks: all before `next` have come; from there on, in turn, so many are missing and so many have
-come; bit 0 of `state` says that the end has come and the whole text was found right, bit 1 that it was wrong. A varint
-is 7 bits, or 15 with the first bit set.
+A slot is one reply; chunks are numbered from 0, and `first` is the low 16 bits of such a number: the nearest to the
+next that is wanted; so at most 16384 chunks may be under way. Of a REPAIR's symbols the first has the number `symbol`,
+the others follow it modulo 128; `size` is a shard's size. ACK speaks of packets: bit i of the bitmap (from the right)
+is packet `largest - 1 - i`; `delay` is how long the largest waited here, in units of 100 µs. GOT speaks of chunks: all
+before `next` have come; from there on, in turn, so many are missing and so many have come; bit 0 of `state` says that
+the end has come and the whole text was found right, bit 1 that it was wrong. A varint is 7 bits, or 15 with the first
+bit set.
 """
 
 from __future__ import annotations

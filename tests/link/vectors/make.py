@@ -49,6 +49,8 @@ BLOCKS: list[packet.Block] = [
     Response(b"8 bytes!"),
     Ping(),
     Close(1),
+    Data(6, 4464, [b"as DATA", bytes(16), b""]),
+    Data(6, 5, [b"two", bytes(15)]),
 ]
 
 WINDOWS = [
