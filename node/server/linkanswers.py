@@ -133,6 +133,7 @@ class Linked:
         self._line = LinkLine(connection, parts.meter, parts.settings.streams.reader_buffer_bytes, wake)
         self._answers = Answers(self._line, parts, client, lambda running: None)
         self._requests: dict[int, bytearray] = {}
+        self._gathered = 0  # bytes of them
 
     def happened(self, event: Event) -> None:
         """Act on what the link says."""
@@ -142,7 +143,7 @@ class Linked:
             case Came(slot, _, chunk):
                 self._collect(slot, chunk)
             case Ended(slot, whole):
-                self._ask(slot, bytes(self._requests.pop(slot, b"")), whole)
+                self._ask(slot, self._taken(slot), whole)
             case Stopped(slot):
                 self._interrupt(slot)
             case Delivered(slot, whole) if not whole:
@@ -158,10 +159,17 @@ class Linked:
         if request is None:
             return
         request += chunk
+        self._gathered += len(chunk)
         most = self._parts.settings.server.max_body_bytes
-        if sum(map(len, self._requests.values())) > most:  # of all slots: what one request may be, no more
-            del self._requests[slot]
+        if self._gathered > most:  # of all slots: what one request may be, no more
+            self._taken(slot)
             self._refuse(slot, too_large(most))
+
+    def _taken(self, slot: int) -> bytes:
+        """What was gathered of a slot's request, which is gathered no more."""
+        request = bytes(self._requests.pop(slot, b""))
+        self._gathered -= len(request)
+        return request
 
     def _ask(self, slot: int, request: bytes, whole: bool) -> None:
         if not request:

@@ -135,6 +135,17 @@ async def test_requests_that_do_not_end_are_bounded_together(start_node: Start) 
         assert error["status"] == 413
 
 
+async def test_requests_that_came_and_those_that_were_refused_leave_room_for_others(start_node: Start) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True, server_max_body_bytes=2000)
+    body = {**BODY, "messages": [{"role": "user", "content": "x" * 900}]}
+    async with talking(node) as talk:
+        for slot in range(6):
+            talk.ask(slot, b"x" * 30_000 if slot == 3 else request(slot, body=body))
+            *_, last = await talk.reply(slot)
+            assert isinstance(last, dict)
+            assert last["type"] == ("error" if slot == 3 else "finish"), last
+
+
 async def test_a_stop_is_answered_by_interrupted(start_node: Start) -> None:
     node = await start_node(engine_kind="echo", link_enabled=True)
     async with talking(node) as talk:
