@@ -20,7 +20,7 @@ from node.bench import scores
 from node.bench.load import PATIENCE_S, Alone, Outcome
 from node.bench.overload import Overload, Plan, Setting
 from node.bench.workload import Ask
-from node.engine.batch import Row, Targets, plan_step
+from node.engine.batch import Row, StepCost, Targets, plan_step
 from node.errors import Expired, NodeError, Overloaded
 from node.generation import LEVELS, Event, Failed, Finished, Request, Sink, Started, Token
 from node.settings import Engine, Settings
@@ -42,7 +42,8 @@ class Costs:
     def budget(self, rows: Sequence[Row]) -> int:
         """Prompt tokens that fit a step beside those of the rows that stream."""
         streams = sum(row.pending == 1 for row in rows)
-        return max(4, int((self.targets.seconds(rows) - self.seconds(streams, 0)) / self.prompt_token_s))
+        reading_s = StepCost.reading_s(self.seconds(streams, 0), self.targets.seconds(rows))
+        return max(StepCost.LEAST, int(reading_s / self.prompt_token_s))
 
     def seconds(self, streams: int, prompt_tokens: int) -> float:
         """What a step takes."""

@@ -187,17 +187,21 @@ class StepCost:
         return self._beside if streams else self._alone
 
     def budget(self, streams: int, target: float, *, shared: bool = False) -> int:
-        """Prompt tokens that fit `target` seconds beside `streams` streaming sequences.
+        """Prompt tokens that fit `target` seconds beside `streams` streaming sequences."""
+        tokens = int(self.reading_s(self.decode(streams), target, shared=shared) / self.per_token(streams))
+        if streams == 0:
+            return max(self.TILE, tokens - tokens % self.TILE)
+        return max(self.LEAST, tokens)
+
+    @staticmethod
+    def reading_s(decode: float, target: float, *, shared: bool = False) -> float:
+        """Seconds of a step that prompts may have beside streams that take `decode`.
 
         Where streaming alone takes more than half of the target, the step may take twice the streaming time: on slow
         machines prompts would otherwise never be read. Where the cores are `shared` with a prompt that is read aside,
         streaming takes up to twice as long already, and the step only half as much again.
         """
-        decode = self.decode(streams)
-        tokens = int((max(target, (1.5 if shared else 2.0) * decode) - decode) / self.per_token(streams))
-        if streams == 0:
-            return max(self.TILE, tokens - tokens % self.TILE)
-        return max(self.LEAST, tokens)
+        return max(target, (1.5 if shared else 2.0) * decode) - decode
 
     def scaled(self, times: float) -> StepCost:
         """A first guess of what all would cost where it takes so many times as long."""
