@@ -199,9 +199,9 @@ class StepCost:
 
         Where streaming alone takes more than half of the target, the step may take twice the streaming time: on slow
         machines prompts would otherwise never be read. Where the cores are `shared` with a prompt that is read aside,
-        streaming takes up to twice as long already, and the step only half as much again.
+        streaming takes twice as long already, and a quarter more stays below three times the undisturbed pace.
         """
-        return max(target, (1.5 if shared else 2.0) * decode) - decode
+        return max(target, (1.25 if shared else 2.0) * decode) - decode
 
     def scaled(self, times: float) -> StepCost:
         """A first guess of what all would cost where it takes so many times as long."""

@@ -168,7 +168,7 @@ def test_beside_one_that_is_read_aside_less_is_added_to_a_step() -> None:
     cost = StepCost(per_token=0.0199)
     cost.observe(4, 0, 0.400)
     assert cost.budget(4, 0.055) == 20
-    assert cost.budget(4, 0.055, shared=True) == 10, "half of the streaming time"
+    assert cost.budget(4, 0.055, shared=True) == 5, "a quarter of the streaming time"
     assert cost.budget(4, 0.800, shared=True) == 20, "or what the target leaves, where it is fast"
     assert StepCost(per_token=1.0).budget(4, 0.001, shared=True) == StepCost.LEAST
 
