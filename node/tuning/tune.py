@@ -273,7 +273,8 @@ class Tuner:
             row.verdict, row.why = "slower", self._too_little(row.ratio)
         good = [(row, own) for row, own in zip(finalists, speeds, strict=True) if not row.why]
         if not good:
-            report.why = finalists[0].why
+            label = finalists[0].variant.label(self._space.base)
+            report.why = f"{label} was not confirmed: {finalists[0].why}."
             return
         report.winner, own = max(good, key=lambda pair: pair[0].ratio.score if pair[0].ratio else 0.0)
         report.shipped_speed, report.winner_speed, report.rounds = median(shipped), median(own), len(own)
