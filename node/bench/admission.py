@@ -48,7 +48,7 @@ FULL, QUICK = Plan(), Plan(turns=2_000, decisions=200_000)
 def queue_figures(plan: Plan) -> list[Figure]:
     """A turn: a newcomer comes in, a slot becomes free, the next one is picked."""
     # Not the door is measured here, so it is wide open.
-    rules = Rules(max_waiting=4 * plan.waiting, max_bytes=1 << 40, patience=1e9)
+    rules = Rules(max_waiting=4 * plan.waiting, max_bytes=1 << 40, patience=1e9, urgent_patience=1e9)
     queue, chance = AdmissionQueue(1, rules), random.Random(1)
     callers = [Caller("t", "u", str(number)) for number in range(1000)]
 

@@ -141,7 +141,7 @@ def figures(test: Overload, step_ms: float, bound_s: Bound) -> Iterator[Figure]:
     first, objective = test.settings[0], test.objective
     rate = max(first.turns)
     runs = first.turns[rate]
-    yield scores.problems([run for one in test.settings for turns in one.turns.values() for run in turns])
+    yield scores.problems([run for turns in first.turns.values() for run in turns])  # the others' stand in their lines
     yield from _promises(runs, objective, step_ms, bound_s)
     for other in test.settings[1:]:
         yield _gain(runs, other, other.turns[rate], objective)

@@ -7,7 +7,7 @@ import pytest
 from node.admission.account import Rates
 from node.bench.admission import Oracle, Plan, limit_figures, queue_figures
 
-SMALL = Plan(waiting=300, turns=50, decisions=20_000)
+SMALL = Plan(waiting=3000, turns=50, decisions=20_000)
 
 
 def test_the_queue_is_timed_and_weighed() -> None:
