@@ -26,12 +26,12 @@ class Acknowledgements:
         self._largest_at = 0.0
         self._touched: dict[int, None] = {}  # slots, the longest waiting first
 
-    def note(self, number: int, now: float) -> bool:
+    def note(self, number: int, came: float) -> bool:
         """A packet came whose tag was right; True where none was newer."""
         newest = number > self.window.largest
         self.window.note(number)
         if newest:
-            self._largest_at = now
+            self._largest_at = came
         return newest
 
     def touch(self, slot: int) -> None:

@@ -1,6 +1,6 @@
 """One link, without sockets: datagrams in and out, chunks in and out, one timer. Both ends are the same code.
 
-    receive_datagram(data, address, now)   what came
+    receive_datagram(data, address, now, came)   what is read, and when it came, where that was before
     datagrams_to_send(now)                 what must go, and where to
     timer()                                when to call `datagrams_to_send` again, at the latest
     next_event()                           what happened, until None
@@ -103,6 +103,7 @@ class Connection:
         self._as_of = -math.inf
         self._closing: Close | None = None
         self._due: tuple[float, float] | None = None  # now, and when something is due: until anything happens
+        self._has_news = False  # there are news: surely due, and only the path may make them wait
 
     @property
     def path(self) -> Path:
@@ -127,6 +128,7 @@ class Connection:
         if not stream.sender.done:
             stream.sender.push(chunk)
             stream.schedule.news(now)
+            self._has_news = True
 
     def finish(self, slot: int, now: float, meta: bytes = b"") -> None:
         """No more chunks will be sent on a slot."""
@@ -172,8 +174,9 @@ class Connection:
 
     # What comes in.
 
-    def receive_datagram(self, data: bytes, address: Address, now: float) -> None:
+    def receive_datagram(self, data: bytes, address: Address, now: float, came: float | None = None) -> None:
         """Take a datagram; what is not authentic, not fresh or not well-formed is counted and forgotten."""
+        came = now if came is None else came
         head = packet.read_head(data, self._acks.window.largest + 1)
         if head is None or head[0] != self.number or self.closed or not self._acks.window.fresh(head[1]):
             self.rejected += 1
@@ -182,7 +185,7 @@ class Connection:
         if body is None:
             self.rejected += 1
             return
-        if self._acks.note(head[1], now) and address != self.address:
+        if self._acks.note(head[1], came) and address != self.address:
             self._move(address)
         if address == self.address:
             self._bytes_in += len(data)
@@ -190,7 +193,7 @@ class Connection:
         self.received += 1
         self._cramped = False
         try:
-            self._take(packet.decode(body), len(data) + OVERHEAD, now)
+            self._take(packet.decode(body), len(data) + OVERHEAD, now, came)
         except LinkError:
             self.rejected += 1
 
@@ -206,14 +209,14 @@ class Connection:
             self._out.path = Path()
             self._events.append(Moved(address))
 
-    def _take(self, blocks: Sequence[Block], size: int, now: float) -> None:
+    def _take(self, blocks: Sequence[Block], size: int, now: float, came: float) -> None:
         as_of = self._as_of
         at_once = self.received == 1
         eliciting = False
         repaired: dict[int, None] = {}
         for block in blocks:
             if isinstance(block, Ack):
-                self._acked(block, now)
+                self._acked(block, now, came)
             elif isinstance(block, Got):
                 self._got(block, now)
             else:
@@ -272,10 +275,10 @@ class Connection:
             self._events.append(Opened(slot))
         return self._streams.get(slot)
 
-    def _acked(self, ack: Ack, now: float) -> None:
+    def _acked(self, ack: Ack, now: float, came: float) -> None:
         if ack.largest >= self._next_number:
             return
-        as_of = self.path.acked(ack, now)
+        as_of = self.path.acked(ack, now, came)
         if as_of is not None:
             self._as_of = max(self._as_of, as_of)
             self._out.answered(self._as_of)
@@ -329,16 +332,14 @@ class Connection:
     def _next_body(self, now: float) -> tuple[list[Block], bool] | None:
         """The blocks of the next packet, and whether it asks for an acknowledgement; None when nothing is due."""
         room = self._room()
-        if room < LEAST_ROOM or self._due_at(now) > now:
+        if room < LEAST_ROOM or (not self._has_news and self._due_at(now) > now):
             return None
-        self._due = None
-        first: list[Block] = []
-        if self._response:
-            first.append(Response(self._response))
+        self._due, self._has_news = None, False
+        first: list[Block] = [Response(self._response)] if self._response else []
         if self._closing is not None:
             first.append(self._closing)
         ack = self._ack_at(now) <= now
-        used = sum(len(packet.encode(block)) for block in first) + _CHALLENGE_SIZE
+        used = _CHALLENGE_SIZE + (sum(len(packet.encode(block)) for block in first) if first else 0)
         acks, size = self._acks.compose(self._streams, room - used, now)
         news = self._news(now, room - used - size)
         if not news and not ack:
@@ -381,7 +382,9 @@ class Connection:
             return self._due[1]
         if self._closing is not None or self._response or self._pinging:
             return now
-        when = min(self._ack_at(now), self._ping_at(), self._out.next_at(now))
+        when = self._out.next_at(now)
+        if self._expected or self._acks.due < math.inf:
+            when = min(when, self._ack_at(now), self._ping_at())
         self._due = now, when
         return when
 

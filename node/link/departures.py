@@ -74,8 +74,9 @@ class Departures:
         if not self._busy:
             return []
         pto = self.path.pto
-        least = self.last + 1.0 if now - self._unanswered > SILENT_S else -math.inf
-        awake = [(max(s.schedule.when(pto), least), slot) for slot, s in self._busy.items() if s.active]
+        awake = [(stream.schedule.when(pto), slot) for slot, stream in self._busy.items() if stream.active]
+        if now - self._unanswered > SILENT_S:
+            awake = [(max(when, self.last + 1.0), slot) for when, slot in awake]
         if len(awake) < len(self._busy):
             self._busy = {slot: self._busy[slot] for _, slot in awake}
         return awake
@@ -110,7 +111,7 @@ class Departures:
         due = min(awake)[0] if awake else math.inf
         if self._flights:
             due = min(due, self._flights[0][0])
-        return max(due, self._free_at)
+        return due if due > self._free_at else self._free_at
 
     def news(self, now: float, room: int, *, flights: bool) -> list[Block]:
         """The next flight's shard or stream's blocks that are due and may go."""
@@ -121,8 +122,10 @@ class Departures:
         blocks: list[Block] = []
         more: list[Block] = []
         for when, slot in sorted(self._awake(now)):  # the longest due first
+            if when > now:
+                break
             room -= sum(len(packet.encode(block)) for block in more)
-            if when > now or room < LEAST_ROOM:
+            if room < LEAST_ROOM:
                 break
             more = self._from(self.streams[slot], now, room, flights)
             blocks += more

@@ -216,6 +216,8 @@ def encode(block: Block) -> bytes:
 
 
 def _encode_words(slot: int, first: int, chunks: Sequence[bytes]) -> bytes:
+    if len(chunks) == 1:  # most packets bring one token
+        return bytes((WORDS | 1, slot, first >> 8 & 0xFF, first & 0xFF, len(chunks[0]) << 4)) + chunks[0]
     lengths = [*map(len, chunks), 0]
     halves = bytes(high << 4 | low for high, low in zip(lengths[:-1:2], lengths[1::2], strict=True))
     return b"".join((bytes((WORDS | len(chunks),)), _SLOT_FIRST.pack(slot, first & 0xFFFF), halves, *chunks))

@@ -52,6 +52,7 @@ class Path:
         self.loss = _FIRST_LOSS
         self.srtt = _FIRST_RTT
         self.rttvar = _FIRST_RTT / 2
+        self.pto = self.srtt + 4 * self.rttvar  # seconds after which an unanswered packet is followed by another
         self.packets_sent = self.packets_lost = self.bytes_sent = 0
         self.measured = False
         self._flying: dict[int, tuple[float, int]] = {}  # packet number -> when sent, bytes; in order
@@ -77,8 +78,12 @@ class Path:
         if len(self._flying) > 4 * BITMAP:
             self._decide(next(iter(self._flying)), lost=True)  # nobody speaks of it any more
 
-    def acked(self, ack: Ack, now: float) -> float | None:
-        """Learn from an acknowledgement; gives when the largest packet was sent, None if that was known already."""
+    def acked(self, ack: Ack, now: float, came: float | None = None) -> float | None:
+        """Learn from an acknowledgement; gives when the largest packet was sent, None if that was known already.
+
+        `came` is when it came, where it is read later.
+        """
+        came = now if came is None else came
         flight = self._flying.get(ack.largest)
         first_time = flight is not None and ack.largest not in self._received
         if ack.largest > self.largest:
@@ -88,8 +93,9 @@ class Path:
             if back < 0 or (back < BITMAP and ack.bitmap >> back & 1):
                 self._arrive(number)
         if flight is not None and first_time:
-            self._arrived.mark(now - ack.delay)
-            self._observe_rtt(max(1e-4, now - flight[0] - ack.delay), flight[1], now)
+            self._arrived.mark(came - ack.delay)
+            trip = came - flight[0] - ack.delay
+            self._observe_rtt(max(1e-4, trip + now - came), max(1e-4, trip), flight[1], now)
         self._settle()
         return flight[0] if flight is not None and first_time else None
 
@@ -124,15 +130,17 @@ class Path:
             self.mean_burst, self.burst_q95 = _mean_burst(self._bursts), _burst_q95(self._bursts)
         self._events.passed()
 
-    def _observe_rtt(self, rtt: float, size: int, now: float) -> None:
+    def _observe_rtt(self, rtt: float, trip: float, size: int, now: float) -> None:
+        """A round trip, and what of it was on the way: only that can tell of a queue."""
         if not self.measured:
             self.measured = True
             self.srtt, self.rttvar = rtt, rtt / 2
         else:
             self.rttvar += (abs(self.srtt - rtt) - self.rttvar) / 4
             self.srtt += (rtt - self.srtt) / 8
+        self.pto = self.srtt + max(0.02, 4 * self.rttvar)
         capacity = self._arrived.capacity(now, self.srtt, full=self._queue > QUEUE_S)
-        queue = self._floor.above(rtt, size, capacity if self.tight else math.inf, now)
+        queue = self._floor.above(trip, size, capacity if self.tight else math.inf, now)
         self._queue += (max(0.0, queue) - self._queue) / 2
         if queue <= QUEUE_S:
             self._clear_at = now
@@ -159,11 +167,6 @@ class Path:
         self._limit *= 1 + step * growth
         if self._limit > FIRST_RATE:
             self._limit = math.inf
-
-    @property
-    def pto(self) -> float:
-        """Seconds after which an unanswered packet is followed by another."""
-        return self.srtt + max(0.02, 4 * self.rttvar)
 
     @property
     def min_rtt(self) -> float:

@@ -65,7 +65,7 @@ class Sender:
     @property
     def waiting(self) -> bool:
         """Whether something is not acknowledged."""
-        return not (self.whole or self.wrong) and (len(self._come) < len(self._chunks) or self.end is not None)
+        return (len(self._come) < len(self._chunks) or self.end is not None) and not (self.whole or self.wrong)
 
     @property
     def done(self) -> bool:
@@ -157,11 +157,11 @@ class Sender:
         """
         end = self._end_within(max(budget, most))
         room = budget - sum(_END_SIZE + len(one.meta) for one in end)
-        numbers = [number for number in self._chunks if number not in self._come and not self._flies(number, now)]
-        old = [number for number in numbers if number < self._fresh]
-        new = [number for number in numbers if number >= self._fresh]
-        window: list[int] = []
-        if not symbols or _size(numbers, self._chunks) > room:
+        aloft = now < self._aloft[1]
+        numbers = [n for n in self._chunks if n not in self._come and not (aloft and self._flies(n, now))]
+        fresh, window = self._fresh, list[int]()
+        if not symbols or (not self._surely_fits(room) and _size(numbers, self._chunks) > room):
+            old, new = [n for n in numbers if n < fresh], [n for n in numbers if n >= fresh]
             again = [n for n in old if n in self._late or n in self._previous or now - self._sent[n] > overdue]
             lost = [n for n in again if n in self._late]
             wanted = [*again, *new]
@@ -174,12 +174,15 @@ class Sender:
             if not numbers and (numbers := _fitting(wanted[:1], self._chunks, most)):
                 end = []
         self._mark(numbers, now)
-        self._previous, self._older = [number for number in numbers if number in new], self._previous
+        self._previous, self._older = [number for number in numbers if number >= fresh], self._previous
         blocks: list[Block] = list(_runs(self.slot, numbers, self._chunks))
-        rest = [number for number in window if number not in numbers]
-        if rest:
+        if window and (rest := [number for number in window if number not in numbers]):
             blocks.append(self._repair(range(rest[0], rest[-1] + 1), symbols))
         return blocks if self.fresh else [*blocks, *end]
+
+    def _surely_fits(self, room: int) -> bool:
+        """Whether all that is not acknowledged fits, however it is cut into blocks: quickly told, and mostly so."""
+        return self.unacknowledged + len(self._chunks) * (2 + DATA_HEAD) <= room
 
     def _third(self, old: Sequence[int], again: Sequence[int], new: Sequence[int]) -> list[int]:
         """What a lean packet carries for the third time."""

@@ -4,6 +4,8 @@ There is no task and no timer per packet or per link. A readable socket is empti
 than everything else on the event loop did since; what the application says within one turn of the loop leaves at its
 end, together, with reading in between where there is much of it: what waits too long in the kernel is lost. A datagram
 that the kernel does not take is lost, as on the way: the link repairs it.
+
+When a datagram came is said by the kernel, where it can: what a busy loop reads late was not late on the way.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ import itertools
 import logging
 import math
 import socket
+import struct
+import sys
+import time
 from collections.abc import Callable
 
 from node.link import packet
@@ -28,6 +33,9 @@ _LEAST_TURN_S, _TURN_S = 0.002, 0.05  # of reading, at a time
 _BUFFER = 1 << 20
 _SWEEP_S = 5.0
 _SOON_S = 0.0005  # a timer so near is due: waking twice costs more
+_STAMPS = 35  # SO_TIMESTAMPNS and its message on Linux: the kernel's wall clock; Python has no name for it
+_STAMP = struct.Struct("@ll")
+_STAMP_ROOM = socket.CMSG_SPACE(_STAMP.size)
 
 
 class UdpLinks:
@@ -44,6 +52,7 @@ class UdpLinks:
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
         self._read_at = 0.0  # when reading ended last
+        self._emptied_at = 0.0  # when nothing was left to read: what is there now came after
         self._socket: socket.socket | None = None
         self.came = self.sent = 0  # datagrams, whatever they were
         self.unknown = 0  # datagrams for no link of ours
@@ -58,6 +67,9 @@ class UdpLinks:
             udp.setblocking(False)
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 udp.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
+            self._stamped = sys.platform == "linux"
+            if self._stamped:
+                udp.setsockopt(socket.SOL_SOCKET, _STAMPS, 1)
             if peer:
                 udp.connect(address)
             else:
@@ -113,6 +125,8 @@ class UdpLinks:
 
     def _readable(self) -> None:
         try:
+            if self._awake:
+                self._flush()  # what is said first leaves first: a reader notices when it is late, what came does not
             self._read()
         finally:
             self._arm()  # whatever went wrong with one link, the others go on
@@ -126,16 +140,18 @@ class UdpLinks:
             touched: dict[Connection, None] = {}
             more = self._take_batch(touched, now)
             for connection in touched:
-                self._serve(connection, now)
+                self._serve(connection, self._loop.time())
             now = self._loop.time()
         self._read_at = now
 
     def _take_batch(self, touched: dict[Connection, None], now: float) -> bool:
         """Hand datagrams to their links; False when there are no more."""
+        ahead = time.time() - self._loop.time()
         for _ in range(_BATCH):
             try:
-                data, address = self._take()
+                data, address, stamp = self._take()
             except BlockingIOError:
+                self._emptied_at = now
                 return False
             except OSError as error:  # an ICMP message about what was sent before
                 log.debug("the UDP socket says: %s", error)
@@ -145,7 +161,8 @@ class UdpLinks:
             if connection is None:
                 self.unknown += 1
                 continue
-            connection.receive_datagram(data, address, now)
+            came = now if stamp is None else min(self._loop.time(), max(self._emptied_at, stamp - ahead))
+            connection.receive_datagram(data, address, now, came)
             touched[connection] = None
         return True
 
@@ -168,7 +185,7 @@ class UdpLinks:
                 when, _, connection = heapq.heappop(self._timers)
                 if self._armed.get(connection) == when:
                     del self._armed[connection]
-                    self._serve(connection, max(now, when))
+                    self._serve(connection, max(self._loop.time(), when))
         finally:
             self._arm()
 
@@ -197,9 +214,17 @@ class UdpLinks:
                 self.refused += 1
                 log.debug("a datagram was not taken: %s", error)
 
-    def _take(self) -> tuple[bytes, Address]:
+    def _take(self) -> tuple[bytes, Address, float | None]:
+        """A datagram, where it is from, and when it came by the wall clock, where that is known."""
         assert self._socket is not None
-        return self._socket.recvfrom(packet.MAX_DATAGRAM + 1)
+        if not self._stamped:
+            return *self._socket.recvfrom(packet.MAX_DATAGRAM + 1), None
+        data, notes, _, address = self._socket.recvmsg(packet.MAX_DATAGRAM + 1, _STAMP_ROOM)
+        for _, kind, note in notes:
+            if kind == _STAMPS and len(note) == _STAMP.size:
+                seconds, nanoseconds = _STAMP.unpack(note)
+                return data, address, seconds + nanoseconds * 1e-9
+        return data, address, None
 
     def _put(self, data: bytes, address: Address) -> None:
         assert self._socket is not None

@@ -140,8 +140,7 @@ class Paced:
         start, count = self.cursor, min(waiting, room)
         while True:
             piece = self._session.between(start, start + count)
-            size = _size(piece)
-            if count == 1 or size <= room:
+            if count == 1 or (size := _size(piece)) <= room:
                 self.cursor = piece.cursor
                 return piece
             count = max(1, min(count - 1, count * room // size))

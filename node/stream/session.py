@@ -249,6 +249,8 @@ _NO_SOURCE = _NoSource()
 
 
 def _piece(entries: Sequence[Entry], start: int) -> Piece:
+    if len(entries) == 1 and (token := entries[0].token) is not None:  # a reader that keeps up gets each token so
+        return Piece(entries[0].text, (token,), start + 1)
     tokens = tuple(entry.token for entry in entries if entry.token is not None)
     return Piece("".join(entry.text for entry in entries), tokens, start + len(entries))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from node.link.acknowledge import ACK_S, LATE_S, WORTH, Acknowledgements
 from node.link.departures import Stream
 from node.link.packet import Ack, Data, Got, encode
@@ -31,6 +33,16 @@ def test_an_acknowledgement_waits_a_moment_after_the_last() -> None:
     assert acks.due == 1.01 + ACK_S
     acks.ask(1.02, 60, at_once=True)
     assert acks.due == 1.02
+
+
+def test_what_was_read_late_has_waited_here() -> None:
+    """The delay counts from when the packet came, so that a busy end does not look like a full path."""
+    acks = Acknowledgements()
+    acks.note(5, 1.0)
+    acks.ask(1.3, WORTH, at_once=True)
+    (ack, *_), _ = acks.compose({}, 1000, 1.3)
+    assert isinstance(ack, Ack)
+    assert ack.delay == pytest.approx(0.3)
 
 
 def test_little_is_acknowledged_late_and_together() -> None:

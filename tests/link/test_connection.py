@@ -284,6 +284,30 @@ def test_a_text_goes_on_from_a_number() -> None:
     assert pair.log[pair.client][-2:] == [Came(0, 10, b", second half"), Ended(0, True, b"")]
 
 
+def test_ends_that_read_late_know_how_long_the_way_is() -> None:
+    pair = Pair()
+    pair.ask()
+    [(question, _)] = pair.client.datagrams_to_send(0.0)
+    pair.node.receive_datagram(question, "client", 0.5, came=0.02)
+    [(answer, _)] = pair.node.datagrams_to_send(0.5)
+    pair.client.receive_datagram(answer, "node", 0.9, came=0.52)
+    assert pair.client.path.min_rtt == pytest.approx(0.04, abs=1e-3)
+    assert pair.client.path.srtt == pytest.approx(0.42, abs=1e-3)
+
+
+def test_news_wait_for_a_path_that_is_not_free() -> None:
+    pair = Pair()
+    pair.ask()
+    pair.run(0.5)
+    pair.node._out._free_at = pair.now + 0.3
+    pair.node.send(0, b"word", pair.now)
+    assert pair.node.datagrams_to_send(pair.now) == []
+    assert pair.node.timer(pair.now) == pytest.approx(pair.now + 0.3)
+    pair.node.send(0, b"s", pair.now)
+    assert pair.node.datagrams_to_send(pair.now + 0.29) == []
+    assert len(pair.node.datagrams_to_send(pair.now + 0.3)) == 1
+
+
 def test_a_copy_that_does_not_go_is_not_due_any_more() -> None:
     """Else whoever waits for the timer would come back at once, for ever."""
     pair = Pair()

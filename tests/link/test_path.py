@@ -121,6 +121,26 @@ def test_a_machine_that_is_late_now_and_then_is_no_full_path() -> None:
         assert not driver.path.tight
 
 
+def late_reader(path: Path, *, stamped: bool) -> None:
+    """Acknowledgements that come after 20 ms are read in turns that take longer and longer, as a busy loop reads."""
+    for number in range(120):
+        sent = number * 0.1
+        path.sent(number, 100, sent)
+        came = sent + 0.02
+        path.acked(Ack(number, 0.0, (1 << min(64, number)) - 1), came + 0.005 * number, came if stamped else None)
+
+
+def test_what_is_read_late_did_not_queue_on_the_way() -> None:
+    knows, guesses = Path(), Path()
+    late_reader(knows, stamped=True)
+    late_reader(guesses, stamped=False)
+    assert guesses.tight, "it looks just like a queue"
+    assert not knows.tight
+    assert knows.min_rtt == pytest.approx(0.02)
+    assert knows.srtt == guesses.srtt, "who waits for an answer waits for its reader, too"
+    assert knows.pto == guesses.pto > 0.3
+
+
 class Narrow:
     """A bottleneck of `rate` bytes a second; packets of 100 bytes leave as the path's own limit allows."""
 

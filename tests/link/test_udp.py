@@ -6,6 +6,8 @@ import asyncio
 import os
 import random
 import socket
+import sys
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -130,8 +132,8 @@ async def test_reading_ends_where_a_flood_does_not(ends: tuple[End, End]) -> Non
     node, client = ends
     turns = []
 
-    def endless() -> tuple[bytes, object]:
-        return b"\x4f\0\0\0\x63 garbage without end", ("192.0.2.1", 9)
+    def endless() -> tuple[bytes, object, None]:
+        return b"\x4f\0\0\0\x63 garbage without end", ("192.0.2.1", 9), None
 
     node.links._take = endless  # type: ignore[method-assign,assignment]
     for _ in range(5):
@@ -156,6 +158,74 @@ async def test_much_that_leaves_at_once_does_not_keep_what_comes_waiting(ends: t
         stranger.sendto(b"comes meanwhile", node.links._socket.getsockname())
     node.links._flush()
     assert node.links.came == 1, "it was read between two batches, before the loop had its next turn"
+
+
+class Reading:
+    """What a link was given, and what had been sent by then."""
+
+    def __init__(self, node: End, there: Connection) -> None:
+        self.came: list[tuple[float, float]] = []
+        self.sent: list[int] = []
+        self._node = node
+        there.receive_datagram = self._take  # type: ignore[method-assign]
+
+    def _take(self, data: bytes, address: object, now: float, came: float | None = None) -> None:
+        assert came is not None
+        self.came.append((now, came))
+        self.sent.append(self._node.links.sent)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux's kernel tells when a datagram came")
+async def test_a_busy_loop_knows_when_a_datagram_came(ends: tuple[End, End]) -> None:
+    node, client = ends
+    there, here = link(node, client, 5)
+    reading = Reading(node, there)
+    here.ping()
+    client.links._serve(here, asyncio.get_running_loop().time())
+    time.sleep(0.3)  # noqa: ASYNC251  # what it is about
+    node.links._readable()
+    [(now, came)] = reading.came
+    assert now - came > 0.25
+    here.ping()
+    client.links._serve(here, asyncio.get_running_loop().time())
+    node.links._stamped = False
+    node.links._readable()
+    assert reading.came[1][0] == reading.came[1][1], "who is not told takes it for just come"
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+async def test_a_clock_that_is_set_makes_nobody_older_or_younger(
+    ends: tuple[End, End], step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, client = ends
+    there, here = link(node, client, 5)
+    reading = Reading(node, there)
+    node.links._readable()  # nothing is there
+    emptied = node.links._emptied_at
+    here.ping()
+    client.links._serve(here, asyncio.get_running_loop().time())
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + step)
+    node.links._readable()
+    [(_, came)] = reading.came
+    assert emptied <= came <= asyncio.get_running_loop().time()
+
+
+async def test_what_is_said_leaves_before_what_came_is_read(ends: tuple[End, End]) -> None:
+    node, client = ends
+    there, here = link(node, client, 5)
+    talker, _ = link(node, client, 6)
+    await talk(node, client, 7, [b"word"])
+    reading = Reading(node, there)
+    here.ping()
+    client.links._serve(here, asyncio.get_running_loop().time())
+    before = node.links.sent
+    talker.ping()
+    assert client.links._socket is not None
+    talker.address, talker._proven = client.links._socket.getsockname(), True
+    node.links.wake(talker)
+    node.links._readable()
+    assert reading.sent == [before + 1]
 
 
 async def test_a_link_that_fails_does_not_take_the_others_along(ends: tuple[End, End]) -> None:
