@@ -25,6 +25,7 @@ _HOLD_S = 0.4  # of a full path's time that one packet may take
 _EARLY_S = 0.01
 _AT_FIRST_S = 1.0  # of the rate that may go at once before anything is known of the path
 _REORDER_S = 0.02
+_LATE_COPY_S = 0.02  # who is so busy does not send twice what it can hardly send once
 _SPREAD_S = 0.01  # a flight takes at least so long: it must outlast a short burst
 
 
@@ -140,12 +141,12 @@ class Departures:
 
     def _from(self, stream: Stream, now: float, room: int, flights: bool) -> list[Block]:
         sender, schedule, path = stream.sender, stream.schedule, self.path
-        kind = schedule.due(path.pto)[1]
+        when, kind = schedule.due(path.pto)
         stop: list[Block] = [Stop(sender.slot)] if stream.stopping else []
         most = room - 2 * len(stop)
         budget = min(most, self._budget())
         if kind is Kind.COPY:
-            blocks = sender.copy(budget) if schedule.may_copy(now) else []
+            blocks = sender.copy(budget) if now - when < _LATE_COPY_S and schedule.may_copy(now) else []
             schedule.skip()
             return [*stop, *blocks] if blocks else []
         if sender.backlog > _BUDGET and not path.tight and flights:

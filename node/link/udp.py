@@ -163,6 +163,7 @@ class UdpLinks:
                 continue
             came = now if stamp is None else min(self._loop.time(), max(self._emptied_at, stamp - ahead))
             connection.receive_datagram(data, address, now, came)
+            self._tell(connection)  # what came first need not wait for the whole batch
             touched[connection] = None
         return True
 
@@ -189,10 +190,13 @@ class UdpLinks:
         finally:
             self._arm()
 
-    def _serve(self, connection: Connection, now: float) -> None:
-        """Hand out what happened, send what is due, note when to come back."""
+    def _tell(self, connection: Connection) -> None:
         while (event := connection.next_event()) is not None:
             self._on_event(connection, event)
+
+    def _serve(self, connection: Connection, now: float) -> None:
+        """Hand out what happened, send what is due, note when to come back."""
+        self._tell(connection)
         if connection.number not in self._links:
             return
         self._send(connection, now)

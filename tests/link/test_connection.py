@@ -323,6 +323,20 @@ def test_a_copy_that_does_not_go_is_not_due_any_more() -> None:
     assert pair.node.timer(due) > due
 
 
+@pytest.mark.parametrize(("late", "copies"), [(0.0, 1), (0.015, 1), (0.03, 0)])
+def test_a_copy_that_is_late_does_not_go(late: float, copies: int) -> None:
+    """A node that is so busy sends what is new; copies, too, would make it later still."""
+    pair = Pair()
+    pair.ask()
+    pair.run(0.5)
+    pair.node.send(0, b"word", pair.now)
+    pair.node.datagrams_to_send(pair.now)
+    due = pair.node.timer(pair.now)
+    assert due < pair.now + 0.01
+    assert len(pair.node.datagrams_to_send(due + late)) == copies
+    assert pair.node.timer(due + late) > due + late
+
+
 def test_closing_is_told_once() -> None:
     pair = Pair()
     pair.ask()

@@ -228,6 +228,22 @@ async def test_what_is_said_leaves_before_what_came_is_read(ends: tuple[End, End
     assert reading.sent == [before + 1]
 
 
+async def test_what_came_first_is_told_before_the_rest_is_read(ends: tuple[End, End]) -> None:
+    node, client = ends
+    loop = asyncio.get_running_loop()
+    first, here = link(node, client, 5)
+    second, other = link(node, client, 6)
+    told: list[int] = []
+    second.receive_datagram = lambda *came: told.append(len(node.events))  # type: ignore[method-assign]
+    for end in (here, other):
+        end.open(0)
+        end.send(0, b"question", loop.time())
+        client.links._serve(end, loop.time())
+    node.links._readable()
+    assert told == [len(node.events)] == [2], "that the first was opened, and its question"
+    assert {connection for connection, _ in node.events} == {first}
+
+
 async def test_a_link_that_fails_does_not_take_the_others_along(ends: tuple[End, End]) -> None:
     node, client = ends
     bad, _ = link(node, client, 5)
