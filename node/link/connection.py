@@ -28,7 +28,8 @@ application watches `unacknowledged`), as chunks and once more as the shards of 
 that it was given since `next_event` was called last, some 200 of each. A datagram costs at most `_MENDS` attempts to
 solve for what was lost. The last packet number is a CLOSE: a link must be opened anew then.
 
-**Silence.** With a slot open, a client that hears nothing for a timeout (of 0.4 to 1 s) pings. After 3 s without an
+**Silence.** With a slot open, or an answer to a challenge that was not acknowledged (else the node might have no room
+left to ask for it again), a client that hears nothing for a timeout (of 0.4 to 1 s) pings. After 3 s without an
 answer only timeouts send, news wait. After 60 s the link is dead.
 """
 
@@ -94,6 +95,7 @@ class Connection:
         self._proven = client
         self._challenge = b""
         self._response = b""
+        self._proof = -1  # the packet that answered a challenge, until it or a later one is acknowledged
         self._pinging = False
         self._expected: set[int] = set()  # a client's slots whose text has not come whole
         self._bytes_in = self._bytes_out = 0  # from and to an address that is not proven
@@ -147,10 +149,6 @@ class Connection:
     def _woken(self, slot: int) -> Stream:
         self._due = None
         return self._out.wake(slot)
-
-    def backlog(self, slot: int) -> int:
-        """Bytes of a slot that were never sent."""
-        return self._streams[slot].sender.backlog
 
     def unacknowledged(self) -> int:
         """Bytes of all slots that have not been acknowledged, or were not even sent."""
@@ -278,6 +276,7 @@ class Connection:
     def _acked(self, ack: Ack, now: float, came: float) -> None:
         if ack.largest >= self._next_number:
             return
+        self._proof = self._proof if ack.largest < self._proof else -1
         as_of = self.path.acked(ack, now, came)
         if as_of is not None:
             self._as_of = max(self._as_of, as_of)
@@ -350,6 +349,7 @@ class Connection:
             first.append(Ping())  # with an acknowledgement, too: alone it asks for nothing
         if not self._proven and self._challenge:
             first.append(Challenge(self._challenge))
+        self._proof = self._next_number if self._response else self._proof
         self._response, self._pinging = b"", False
         if acks:
             self._acks.told(acks, now)
@@ -369,7 +369,7 @@ class Connection:
 
     def _ping_at(self) -> float:
         wait = max(PING_S, min(MOST_PING_S, self.path.pto)) if self.path.measured else PING_S
-        return max(self.last_heard, self._out.last) + wait if self._expected else math.inf
+        return max(self.last_heard, self._out.last) + wait if self._expected or self._proof >= 0 else math.inf
 
     def timer(self, now: float) -> float:
         """When `datagrams_to_send` has something to do at the latest; infinity while there is nothing."""
@@ -383,7 +383,7 @@ class Connection:
         if self._closing is not None or self._response or self._pinging:
             return now
         when = self._out.next_at(now)
-        if self._expected or self._acks.due < math.inf:
+        if self._expected or self._proof >= 0 or self._acks.due < math.inf:
             when = min(when, self._ack_at(now), self._ping_at())
         self._due = now, when
         return when

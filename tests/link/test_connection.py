@@ -7,7 +7,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from node.link import packet
@@ -102,6 +102,7 @@ def test_a_request_and_its_reply() -> None:
 
 
 @settings(max_examples=40)
+@example(seed=120, loss=0.5, count=7)  # the node had no room left to ask for a proof that was lost
 @given(st.integers(0, 2**32), st.sampled_from([0.05, 0.2, 0.5]), st.integers(1, 120))
 def test_any_weather_ends_in_the_exact_text(seed: int, loss: float, count: int) -> None:
     """Loss, reordering, duplicates and flipped bits on every datagram of both directions."""
@@ -364,6 +365,30 @@ def test_a_client_that_waits_pings() -> None:
     pair.run(3.0)
     assert pair.client.last_heard > pair.now - 0.6
     assert pair.node.last_heard > pair.now - 0.6
+
+
+def test_a_proof_that_was_lost_is_given_again() -> None:
+    """The client has its text and asks for nothing; the node, not sure of its address, may have no room to ask."""
+    pair = Pair()
+    pair.ask()
+    pair.flush()
+    [(_, _, _, question, _)] = pair.wire
+    pair.node.receive_datagram(question, "client", 0.02)
+    pair.node.send(0, b"answer", 0.02)
+    pair.node.finish(0, 0.02, b"done")
+    for data, _ in pair.node.datagrams_to_send(0.02):
+        pair.client.receive_datagram(data, "node", 0.04)
+    while pair.client.next_event():
+        pass
+    assert not pair.client._expected
+    assert pair.client.datagrams_to_send(0.04), "the proof, which is lost"
+    pair.wire.clear()
+    pair.node._bytes_out = 3 * pair.node._bytes_in
+    pair.now = 0.04
+    assert pair.node.timer(0.04) == math.inf
+    pair.run(10.0)
+    assert Delivered(0, True) in pair.log[pair.node]
+    assert pair.client.timer(pair.now) == pair.node.timer(pair.now) == math.inf, "nothing is left to do"
 
 
 def test_slots_are_used_once() -> None:
