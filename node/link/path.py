@@ -3,7 +3,8 @@
 - Losses: an average over some 64 packets, from acknowledgements of packets. What FEC repairs counts as lost all the
   same: FEC must not hide congestion. A packet is lost when three later ones have come.
 - Bursts: a histogram of how many packets in a row were lost; old bursts fade.
-- Round trip: srtt and rttvar as in RFC 9002, and the least of the last 20 to 40 seconds.
+- Round trip: srtt and rttvar as in RFC 9002, and the least of the last 20 to 40 seconds. The former two count what
+  either end was late, so that a busy one is not asked the more often; the latter does not, for that is no queue.
 - Rate: at most max(4 kB/s, 2 × TFRC), with the equation and the loss intervals of RFC 5348 and the packet size of
   RFC 4828 (small packets are counted as full ones: routers drop packets, not bytes). Before the first loss it is
   `FIRST_RATE`, before the first round trip 4 kB/s.
@@ -42,6 +43,7 @@ _BURSTS = 16  # longest burst told apart
 _FADE = 0.98  # what a burst still counts after the next
 _FIRST_LOSS = 0.02  # expected before anything was seen: some protection from the start
 _FIRST_RTT = 0.1
+_WAIT_S = 0.35  # an acknowledgement may wait so long on purpose; beyond, the other end is late
 _LOG = 512  # most acknowledged packets, and rates, that are remembered
 
 
@@ -94,8 +96,8 @@ class Path:
                 self._arrive(number)
         if flight is not None and first_time:
             self._arrived.mark(came - ack.delay)
-            trip = came - flight[0] - ack.delay
-            self._observe_rtt(max(1e-4, trip + now - came), max(1e-4, trip), flight[1], now)
+            trip, late = came - flight[0] - ack.delay, max(0.0, ack.delay - _WAIT_S) + now - came
+            self._observe_rtt(max(1e-4, trip + late), max(1e-4, trip), flight[1], now)
         self._settle()
         return flight[0] if flight is not None and first_time else None
 

@@ -289,9 +289,9 @@ def test_ends_that_read_late_know_how_long_the_way_is() -> None:
     pair = Pair()
     pair.ask()
     [(question, _)] = pair.client.datagrams_to_send(0.0)
-    pair.node.receive_datagram(question, "client", 0.5, came=0.02)
-    [(answer, _)] = pair.node.datagrams_to_send(0.5)
-    pair.client.receive_datagram(answer, "node", 0.9, came=0.52)
+    pair.node.receive_datagram(question, "client", 0.3, came=0.02)
+    [(answer, _)] = pair.node.datagrams_to_send(0.3)
+    pair.client.receive_datagram(answer, "node", 0.7, came=0.32)
     assert pair.client.path.min_rtt == pytest.approx(0.04, abs=1e-3)
     assert pair.client.path.srtt == pytest.approx(0.42, abs=1e-3)
 

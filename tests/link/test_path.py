@@ -141,6 +141,19 @@ def test_what_is_read_late_did_not_queue_on_the_way() -> None:
     assert knows.pto == guesses.pto > 0.3
 
 
+def test_a_busy_end_is_given_more_time() -> None:
+    """It was late on no purpose: its packets did not queue, but whoever waits for it waits so long."""
+    prompt, busy = Path(), Path()
+    for number in range(100):
+        for path, delay in ((prompt, 0.3), (busy, 1.0)):
+            path.sent(number, 100, 2.0 * number)
+            path.acked(Ack(number, delay, (1 << min(64, number)) - 1), 2.0 * number + 0.02 + delay)
+    assert prompt.srtt == pytest.approx(0.02)
+    assert busy.srtt == pytest.approx(0.02 + 0.65)
+    assert busy.min_rtt == pytest.approx(0.02)
+    assert not busy.tight
+
+
 class Narrow:
     """A bottleneck of `rate` bytes a second; packets of 100 bytes leave as the path's own limit allows."""
 
