@@ -36,6 +36,7 @@ class Weather:
         self._rng = rng
         self._bad = False
         self._until = -1.0
+        self.moments: list[tuple[float, float]] = []  # the bad ones, from when until when; the last may lie ahead
 
     def loses(self, now: float) -> bool:
         """Whether a packet that is sent now is lost."""
@@ -48,12 +49,16 @@ class Weather:
             return self._rng.random() < conditions.loss
         good = conditions.burst_s * (1 - conditions.loss) / conditions.loss
         if self._until < 0:
-            self._bad = self._rng.random() < conditions.loss
-            self._until = now + self._rng.expovariate(1 / (conditions.burst_s if self._bad else good))
+            self._turn(now, good, bad=self._rng.random() < conditions.loss)
         while now >= self._until:
-            self._bad = not self._bad
-            self._until += self._rng.expovariate(1 / (conditions.burst_s if self._bad else good))
+            self._turn(self._until, good, bad=not self._bad)
         return self._bad
+
+    def _turn(self, now: float, good_s: float, *, bad: bool) -> None:
+        self._bad = bad
+        self._until = now + self._rng.expovariate(1 / (self._conditions.burst_s if bad else good_s))
+        if bad:
+            self.moments.append((now, self._until))
 
 
 class Channel:

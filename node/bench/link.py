@@ -129,11 +129,11 @@ def measure(cell: Cell, seed: int) -> tuple[list[Figure], dict[str, float]]:
     return list(figures(cell, outcomes, cell.talk.replies)), stalls
 
 
-def above_floor(stalls: Sequence[dict[str, float]]) -> Figure:
+def above_floor(stalls: Sequence[dict[str, float]], where: str = "bursts") -> Figure:
     """What the link's stall ratio is above the floor's, on average over cells with bursts."""
     above = [one["link"] - one["floor"] for one in stalls]
     detail = f"{len(above)} cells, from {min(above):.2f} to {max(above):.2f}"
-    return Figure("3 · bursts: above the floor on average", mean(above), "points", at_most=ABOVE_FLOOR, detail=detail)
+    return Figure(f"3 · {where}: above the floor on average", mean(above), "points", at_most=ABOVE_FLOOR, detail=detail)
 
 
 def figures(cell: Cell, outcomes: dict[str, Outcome], replies: int) -> Iterator[Figure]:

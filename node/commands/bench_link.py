@@ -25,8 +25,8 @@ What a lossy path does to a reply over the node's link, beside others' schemes a
    OpenAI's server-sent events over TCP cubic and bbr, a QUIC stream, Eloquent, and XOR parity; and a download.
    Other work on the machine makes it late: the cell that loses nothing shows by how much.
 
-A reply's stall ratio is what its reader waits beyond the model's own pace, over the duration. It takes about ten
-minutes, with --quick two.
+A reply's stall ratio is what its reader waits beyond the model's own pace, over the duration. The live
+part takes about twenty minutes, the others ten; with --quick all take two.
 
   outpost bench link --only simulated --csv stalls.csv
 """
@@ -129,11 +129,15 @@ class _Bench:
         if why := hosts.obstacle():
             self._figures.append(Figure("live cells: left out", 0, detail=why))
             return
-        priority = self._args.priority
+        priority, bursts = self._args.priority, []
         for one in self.live():
             self.steps.next(one.cell.name)
             found, outcomes = await asyncio.to_thread(liverows.measure, one, self._args.seed, priority=priority)
-            self._add(one.cell, found, liverows.stalls(outcomes), live=True)
+            stalls = liverows.stalls(outcomes)
+            self._add(one.cell, found, stalls, live=True)
+            bursts += [stalls] * one.cell.bursts
+        if bursts:
+            self._figures.append(link.above_floor(bursts, "live, bursts"))
         if self.wants_manners():
             self.steps.next(_LIVE_MANNERS)
             self._figures += await asyncio.to_thread(liverows.manners, self._args.seed, priority=priority)

@@ -33,6 +33,13 @@ def test_bursts_are_clocked_by_time_whoever_sends_how_much(gap: float) -> None:
     assert sum(map(len, runs)) / len(runs) * gap == pytest.approx(0.06, rel=0.35)
 
 
+def test_bad_moments_are_remembered() -> None:
+    weather = Weather(Conditions(loss=0.1, burst_s=0.06), random.Random(3))
+    lost = [i / 1000 for i in range(20_000) if weather.loses(i / 1000)]
+    assert lost == [i / 1000 for i in range(20_000) if any(a <= i / 1000 < b for a, b in weather.moments)]
+    assert weather.moments == sorted(weather.moments)
+
+
 def test_a_slow_channel_queues_and_then_drops() -> None:
     slow = channel(Conditions(rtt=0.0, rate=1000, queue_s=0.5))
     arrivals = [at for _ in range(20) for at, _ in slow.carry(b"x" * 72, 0.0)]

@@ -14,7 +14,7 @@ from node.cli import main
 
 def test_one_cell_with_its_csv_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "stalls.png"
-    main(["bench", "link", "--cells", "9.6 kbit", "--plot", str(picture), "--json"])
+    main(["bench", "link", "--only", "simulated", "--cells", "9.6 kbit", "--plot", str(picture), "--json"])
     said = json.loads(capsys.readouterr().out)
     assert [figure["name"] for figure in said["figures"]][:2] == [
         "6 · 9.6 kbit/s: whole",

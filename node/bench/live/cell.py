@@ -22,7 +22,7 @@ from node.bench.linkworld import Outcome, Reply, Talk
 from node.bench.live import script as scripts
 from node.bench.live.ends import PORTS, READY
 from node.bench.live.hosts import Hosts, hosts
-from node.bench.live.relay import Traffic, relaying
+from node.bench.live.relay import Carried, Traffic, relaying
 from node.bench.live.script import Log, Script
 from node.errors import OperatorError
 
@@ -32,11 +32,11 @@ _SPARE_S = 20.0
 
 @dataclass(slots=True)
 class Seen:
-    """What came of a cell: every scheme's replies, and the logs and the traffic that they were made of."""
+    """What came of a cell: every scheme's replies, and the far ends' logs and the path that they were made of."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     far: dict[str, Log] = field(default_factory=dict)
-    traffic: Traffic = field(default_factory=dict)
+    path: Carried = field(default_factory=Carried)
 
 
 class _End:
@@ -80,19 +80,19 @@ class _End:
 
 
 def play(conditions: Conditions, scripts_: Sequence[Script], seed: int) -> Seen:
-    """All scripts at the same time on one path. Needs root."""
+    """All scripts at the same time on one path; paths with other seeds may be there meanwhile. Needs root."""
     seen = Seen()
     with ExitStack() as stack:
-        two = stack.enter_context(hosts(f"outpost-{os.getpid()}"))
+        two = stack.enter_context(hosts(f"outpost-{os.getpid()}-{seed}"))
         relay = stack.enter_context(relaying(two.devices, conditions, seed))
         nears = [_started(stack, two, script, far=False) for script in scripts_]
         fars = [_started(stack, two, script, far=True) for script in scripts_]
         came = [end.log(script.deadline_s + _SPARE_S) for end, script in zip(fars, scripts_, strict=True)]
         made = [end.log(_SPARE_S) for end in nears]
-        seen.traffic = relay.stop()
+        seen.path = relay.stop()
     for script, there, here in zip(scripts_, made, came, strict=True):
         seen.far[script.scheme] = here
-        seen.outcomes[script.scheme] = outcome(script, there, here, seen.traffic, conditions.rtt / 2)
+        seen.outcomes[script.scheme] = outcome(script, there, here, seen.path.traffic, conditions.rtt / 2)
     return seen
 
 

@@ -1,6 +1,6 @@
 """The path between two hosts: a process that takes packets from one TUN device and puts them into the other, as
 conditions say. `python -m node.bench.live.relay CONDITIONS DEVICE DEVICE [SEED]` ends when its parent does, or by
-SIGTERM, and then tells on stdout what each port of the near host sent and got: {"udp 5000": [packets, bytes]}.
+SIGTERM, and then tells on stdout what it `Carried`.
 
 It runs with real-time priority where it may: a path must not be late because the machine is busy.
 """
@@ -36,12 +36,19 @@ _STOP_S = 5.0
 Traffic = dict[str, tuple[int, int]]  # "udp 5000" -> packets, bytes: both directions, IP headers and lost ones included
 
 
+class Carried(msgspec.Struct):
+    """What a relay saw: traffic by protocol and port of the near host, and when the path was bad (monotonic time)."""
+
+    traffic: Traffic = {}
+    bad: list[tuple[float, float]] = []
+
+
 class Relay:
     """Carries packets between two devices, the near host's first."""
 
     def __init__(self, devices: tuple[int, int], what: Conditions, seed: int | None) -> None:
         rng = random.Random(seed)
-        weather = Weather(what, random.Random(rng.random()))
+        self._weather = weather = Weather(what, random.Random(rng.random()))
         self._near = devices[0]
         self._ways = {
             devices[0]: (devices[1], Channel(what, weather, rng)),
@@ -49,7 +56,7 @@ class Relay:
         }
         self._heap: list[tuple[float, int, int, bytes]] = []
         self._order = itertools.count()
-        self.traffic: Traffic = {}
+        self.carried = Carried(bad=self._weather.moments)
 
     def carry(self, stopped: Callable[[], bool]) -> None:
         """Until `stopped()`."""
@@ -78,8 +85,8 @@ class Relay:
 
     def _count(self, data: bytes, *, from_near: bool) -> None:
         name = flow(data, from_near=from_near)
-        packets, size = self.traffic.get(name, (0, 0))
-        self.traffic[name] = packets + 1, size + len(data)
+        packets, size = self.carried.traffic.get(name, (0, 0))
+        self.carried.traffic[name] = packets + 1, size + len(data)
 
 
 def flow(data: bytes, *, from_near: bool) -> str:
@@ -90,7 +97,7 @@ def flow(data: bytes, *, from_near: bool) -> str:
 
 
 class Running:
-    """A relay in a process of its own; `traffic` is known once it was stopped."""
+    """A relay in a process of its own."""
 
     def __init__(self, devices: tuple[int, int], what: Conditions, seed: int | None) -> None:
         told = json.dumps({key: value for key, value in asdict(what).items() if value != math.inf})
@@ -104,19 +111,17 @@ class Running:
         )
         assert self._process.stdout is not None, "what it says is piped"
         self._process.stdout.readline()  # it carries
-        self.traffic: Traffic = {}
 
-    def stop(self) -> Traffic:
-        """End it; gives what it carried."""
+    def stop(self) -> Carried:
+        """End it; gives what it carried, nothing where it does not tell."""
         self._process.terminate()
         try:
             said, _ = self._process.communicate(timeout=_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-            return {}
-        self.traffic = {name: (packets, size) for name, (packets, size) in json.loads(said or b"{}").items()}
-        return self.traffic
+            return Carried()
+        return msgspec.json.decode(said or b"{}", type=Carried)
 
 
 @contextlib.contextmanager
@@ -141,7 +146,7 @@ def main(words: list[str]) -> int:
     relay = Relay((int(words[1]), int(words[2])), what, int(words[3]) if words[3:] else None)
     print("carrying", flush=True)  # noqa: T201  # its parent waits for it
     relay.carry(lambda: bool(asked) or os.getppid() != parent)
-    print(json.dumps(relay.traffic), flush=True)  # noqa: T201
+    print(msgspec.json.encode(relay.carried).decode(), flush=True)  # noqa: T201
     return 0
 
 

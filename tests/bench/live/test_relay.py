@@ -47,7 +47,7 @@ def test_packets_are_carried_both_ways_and_counted() -> None:
 
     relay.carry(stopped)
     assert came == [UDP]
-    assert relay.traffic == {"udp 5001": (1, len(UDP))}
+    assert relay.carried.traffic == {"udp 5001": (1, len(UDP))}
     for one in (near, a, far, b):
         one.close()
 
@@ -58,7 +58,7 @@ def test_what_is_no_ipv4_is_left_out() -> None:
     a.send(b"\x60" + bytes(40))
     rounds = iter(range(3))
     relay.carry(lambda: next(rounds, None) is None)
-    assert relay.traffic == {}
+    assert relay.carried.traffic == {}
     b.setblocking(False)
     with pytest.raises(BlockingIOError):
         b.recv(100)
@@ -75,8 +75,9 @@ def test_a_process_of_its_own_tells_what_it_carried_when_it_is_stopped() -> None
         b.send(UDP)
         assert a.recv(2000) == UDP
     finally:
-        traffic = running.stop()
-    assert traffic == {"udp 5001": (1, len(UDP)), "udp 49153": (1, len(UDP))}
+        carried = running.stop()
+    assert carried.traffic == {"udp 5001": (1, len(UDP)), "udp 49153": (1, len(UDP))}
+    assert carried.bad == []
     assert os.fstat(near.fileno()), "the devices stay ours"
     for one in (near, a, far, b):
         one.close()
