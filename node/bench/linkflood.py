@@ -30,7 +30,7 @@ from node.bench.process import NodeProcess, environment
 from node.bench.prompts import words
 from node.bench.report import Figure
 from node.link import packet
-from node.link.connection import AMPLIFICATION
+from node.link.whereabouts import AMPLIFICATION
 from node.link.words import cut
 
 FLOODS = ("garbage", "bad tags", "replays")

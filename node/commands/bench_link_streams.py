@@ -8,7 +8,7 @@ from node.bench import linkflood, linkstreams
 from node.bench.linkstreams import MOST_SMOOTH, PACKET_US, STALL_POINTS, STREAM_KIB, Plan, plan_for
 from node.bench.report import Figure
 from node.commands.steps import Steps
-from node.link.connection import AMPLIFICATION
+from node.link.whereabouts import AMPLIFICATION
 
 STREAMS = (200, 1000)
 

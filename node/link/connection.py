@@ -17,9 +17,7 @@ which chunks (for the senders). What a packet carries and when it goes is said i
 **Pacing.** Bytes leave at the path's rate; a packet may be early by 10 ms' worth. Where the path is too slow for what
 is to be said, news wait, and travel together; packets grow to what fits 0.4 s of the path.
 
-**Addresses.** Whoever has the key may come from a new address: the newest packet moves the link there. Until an 8-byte
-challenge has come back from it, at most three times as many bytes go there as came from it. A client whose own address
-changes needs to do nothing but send.
+**Addresses.** Whoever has the key may come from a new address, and must show that it is there: see `whereabouts`.
 
 **Bounds.** Whatever the other end says, it costs at most 3 MiB a link: `receiver.HELD` bytes out of order and
 `receiver.KEPT` bytes that only serve repair, for all slots together, some 3 KiB for each slot that was ever used, and
@@ -50,18 +48,15 @@ from node.link.packet import Ack, Block, Challenge, Close, Data, End, Flight, Go
 from node.link.path import OVERHEAD, Path
 from node.link.receiver import Receiver, Store
 from node.link.sender import Sender
+from node.link.whereabouts import CHALLENGE_SIZE, Whereabouts
 
 MAX_SLOTS = 256
 IDLE_S = 60.0
 PING_S, MOST_PING_S = 0.4, 1.0
-AMPLIFICATION = 3
 
-_BODY = packet.MAX_DATAGRAM - packet.HEAD.size - 16
 _AT_ONCE = 64  # most packets of one call
-_PADDED, _PADDED_BODY = 3, 550  # first packets of a client that are longer: not much, for a narrow path's sake
 _MENDS = 4
 _RIDE_S = 0.25
-_CHALLENGE_SIZE = 9
 _CARRYING = (Data, Repair, Flight)
 
 
@@ -79,26 +74,20 @@ class Connection:
         now: float,
     ) -> None:
         self.number = number
-        self.address = address
         self.closed = False
         self.rejected = 0  # datagrams that were not for us, not fresh, or no packets of ours
         self.received = 0
         self.last_heard = now
         self._client = client
-        self._entropy = entropy
         self._seal = Sealer(secret, number, from_client=client)
         self._open = Sealer(secret, number, from_client=not client)
         self._next_number = 0
         self._out = Departures()
         self._streams = self._out.streams
         self._events: deque[Event] = deque()
-        self._proven = client
-        self._challenge = b""
-        self._response = b""
-        self._proof = -1  # the packet that answered a challenge, until it or a later one is acknowledged
+        self._where = Whereabouts(address, client=client, entropy=entropy)
         self._pinging = False
         self._expected: set[int] = set()  # a client's slots whose text has not come whole
-        self._bytes_in = self._bytes_out = 0  # from and to an address that is not proven
         self._acks = Acknowledgements()
         self._store = Store()
         self._cramped = False  # what is due finds no room until more came from an address that is not proven
@@ -106,6 +95,11 @@ class Connection:
         self._closing: Close | None = None
         self._due: tuple[float, float] | None = None  # now, and when something is due: until anything happens
         self._has_news = False  # there are news: surely due, and only the path may make them wait
+
+    @property
+    def address(self) -> Address:
+        """Where the other end is."""
+        return self._where.address
 
     @property
     def path(self) -> Path:
@@ -183,10 +177,9 @@ class Connection:
         if body is None:
             self.rejected += 1
             return
-        if self._acks.note(head[1], came) and address != self.address:
+        if self._acks.note(head[1], came) and address != self._where.address:
             self._move(address)
-        if address == self.address:
-            self._bytes_in += len(data)
+        self._where.came(len(data), address)
         self.last_heard, self._due = now, None
         self.received += 1
         self._cramped = False
@@ -196,14 +189,8 @@ class Connection:
             self.rejected += 1
 
     def _move(self, address: Address) -> None:
-        first = self.received == 0
-        self.address = address
-        if self._client:
-            return
-        self._proven = False
-        self._challenge = self._entropy(8)
-        self._bytes_in = self._bytes_out = 0
-        if not first:
+        self._where.moved(address)
+        if self.received and not self._client:
             self._out.path = Path()
             self._events.append(Moved(address))
 
@@ -238,11 +225,11 @@ class Connection:
                 stream = self._stream(slot)
                 if stream and not stream.sender.done and stream.sender.end is None:
                     self._events.append(Stopped(slot))
-            case Challenge(token):
-                self._response = token
+            case Challenge():
+                self._where.asked(block)
                 return True
-            case Response(token):
-                self._proven = self._proven or token == self._challenge
+            case Response():
+                self._where.answered(block)
             case Close(reason):
                 self.closed = True
                 self._events.append(Closed(reason))
@@ -276,7 +263,7 @@ class Connection:
     def _acked(self, ack: Ack, now: float, came: float) -> None:
         if ack.largest >= self._next_number:
             return
-        self._proof = self._proof if ack.largest < self._proof else -1
+        self._where.acknowledged(ack.largest)
         as_of = self.path.acked(ack, now, came)
         if as_of is not None:
             self._as_of = max(self._as_of, as_of)
@@ -310,35 +297,33 @@ class Connection:
         while len(out) < _AT_ONCE and not self.closed and (body := self._next_body(now)) is not None:
             blocks, eliciting = body
             sealed = self._sealed(blocks)
-            self._bytes_out += len(sealed)
+            self._where.left(len(sealed))
             self._out.left(self._next_number - 1, len(sealed), eliciting, now)
-            out.append((sealed, self.address))
+            out.append((sealed, self._where.address))
             if self._closing is not None:
                 self.closed = True
                 self._events.append(Closed(self._closing.reason))
-        self._cramped = not self._proven and not out and self._out.next_at(now) <= now
+        self._cramped = not self._where.proven and not out and self._out.next_at(now) <= now
         return out
 
     def _sealed(self, blocks: Sequence[Block]) -> bytes:
         number = self._next_number
         self._next_number += 1
         head = packet.head(self.number, number, self.path.largest)
-        body = b"".join(map(packet.encode, blocks))
-        if self._client and not self.received and number < _PADDED:
-            body = body.ljust(_PADDED_BODY, b"\x00")  # so that the node may answer with more than a few bytes
+        body = self._where.padded(b"".join(map(packet.encode, blocks)), number, heard=self.received > 0)
         return head + self._seal.seal(number, head, body)
 
     def _next_body(self, now: float) -> tuple[list[Block], bool] | None:
         """The blocks of the next packet, and whether it asks for an acknowledgement; None when nothing is due."""
-        room = self._room()
+        room = self._where.room()
         if room < LEAST_ROOM or (not self._has_news and self._due_at(now) > now):
             return None
         self._due, self._has_news = None, False
-        first: list[Block] = [Response(self._response)] if self._response else []
+        first: list[Block] = [*self._where.answer()]
         if self._closing is not None:
             first.append(self._closing)
         ack = self._ack_at(now) <= now
-        used = _CHALLENGE_SIZE + (sum(len(packet.encode(block)) for block in first) if first else 0)
+        used = CHALLENGE_SIZE + (sum(len(packet.encode(block)) for block in first) if first else 0)
         acks, size = self._acks.compose(self._streams, room - used, now)
         news = self._news(now, room - used - size)
         if not news and not ack:
@@ -347,43 +332,37 @@ class Connection:
             return None
         if not news and not first and self._ping_due(now):
             first.append(Ping())  # with an acknowledgement, too: alone it asks for nothing
-        if not self._proven and self._challenge:
-            first.append(Challenge(self._challenge))
-        self._proof = self._next_number if self._response else self._proof
-        self._response, self._pinging = b"", False
+        first += self._where.question()
+        if self._where.owes:
+            self._where.said(self._next_number)
+        self._pinging = False
         if acks:
             self._acks.told(acks, now)
         return [*first, *acks, *news], bool(news or first)
 
-    def _room(self) -> int:
-        """Bytes that the next body may have."""
-        if self._proven:
-            return _BODY
-        return min(_BODY, AMPLIFICATION * self._bytes_in - self._bytes_out - packet.HEAD.size - 16)
-
     def _news(self, now: float, room: int) -> list[Block]:
-        return self._out.news(now, room, flights=self._proven) if self._closing is None else []
+        return self._out.news(now, room, flights=self._where.proven) if self._closing is None else []
 
     def _ping_due(self, now: float) -> bool:
         return self._pinging or self._ping_at() <= now
 
     def _ping_at(self) -> float:
         wait = max(PING_S, min(MOST_PING_S, self.path.pto)) if self.path.measured else PING_S
-        return max(self.last_heard, self._out.last) + wait if self._expected or self._proof >= 0 else math.inf
+        return max(self.last_heard, self._out.last) + wait if self._expected or self._where.unsure else math.inf
 
     def timer(self, now: float) -> float:
         """When `datagrams_to_send` has something to do at the latest; infinity while there is nothing."""
-        if self.closed or self._room() < LEAST_ROOM:
+        if self.closed or self._where.room() < LEAST_ROOM:
             return math.inf
         return min(self._ack_at(now), self._ping_at()) if self._cramped else self._due_at(now)
 
     def _due_at(self, now: float) -> float:
         if self._due is not None and self._due[0] == now:
             return self._due[1]
-        if self._closing is not None or self._response or self._pinging:
+        if self._closing is not None or self._where.owes or self._pinging:
             return now
         when = self._out.next_at(now)
-        if self._expected or self._proof >= 0 or self._acks.due < math.inf:
+        if self._expected or self._where.unsure or self._acks.due < math.inf:
             when = min(when, self._ack_at(now), self._ping_at())
         self._due = now, when
         return when

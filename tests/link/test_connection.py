@@ -383,7 +383,7 @@ def test_a_proof_that_was_lost_is_given_again() -> None:
     assert not pair.client._expected
     assert pair.client.datagrams_to_send(0.04), "the proof, which is lost"
     pair.wire.clear()
-    pair.node._bytes_out = 3 * pair.node._bytes_in
+    pair.node._where._bytes_out = 3 * pair.node._where._bytes_in
     pair.now = 0.04
     assert pair.node.timer(0.04) == math.inf
     pair.run(10.0)

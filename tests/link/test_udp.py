@@ -222,7 +222,7 @@ async def test_what_is_said_leaves_before_what_came_is_read(ends: tuple[End, End
     before = node.links.sent
     talker.ping()
     assert client.links._socket is not None
-    talker.address, talker._proven = client.links._socket.getsockname(), True
+    talker._where.address, talker._where.proven = client.links._socket.getsockname(), True
     node.links.wake(talker)
     node.links._readable()
     assert reading.sent == [before + 1]
