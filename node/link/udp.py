@@ -5,6 +5,8 @@ than everything else on the event loop did since; what the application says with
 end, together, with reading in between where there is much of it: what waits too long in the kernel is lost. A datagram
 that the kernel does not take is lost, as on the way: the link repairs it.
 
+What goes wrong with one link, here or in what its application does with an event, ends that link alone.
+
 When a datagram came is said by the kernel, where it can: what a busy loop reads late was not late on the way.
 """
 
@@ -57,6 +59,7 @@ class UdpLinks:
         self.came = self.sent = 0  # datagrams, whatever they were
         self.unknown = 0  # datagrams for no link of ours
         self.refused = 0  # datagrams that the kernel did not take
+        self.broken = 0  # links that were given up because something failed
 
     async def open(self, host: str, port: int, *, peer: bool = False) -> tuple[str, int]:
         """Bind to (host, port), or with `peer` talk to it from any port; gives the socket's address."""
@@ -97,10 +100,13 @@ class UdpLinks:
 
     def remove(self, connection: Connection) -> None:
         """Forget a link, after a last word where it has one."""
-        if self._links.pop(connection.number, None) is not None:
-            self._send(connection, self._loop.time())
-            self._armed.pop(connection, None)
-            self._awake.pop(connection, None)
+        if connection.number in self._links:
+            try:
+                self._send(connection, self._loop.time())
+            except Exception:
+                log.exception("a link failed")
+                self.broken += 1
+            self._forget(connection)
 
     def wake(self, connection: Connection) -> None:
         """The application has said something on this link; it leaves at the end of this turn of the loop."""
@@ -162,8 +168,13 @@ class UdpLinks:
                 self.unknown += 1
                 continue
             came = now if stamp is None else min(self._loop.time(), max(self._emptied_at, stamp - ahead))
-            connection.receive_datagram(data, address, now, came)
-            self._tell(connection)  # what came first need not wait for the whole batch
+            try:
+                connection.receive_datagram(data, address, now, came)
+                self._tell(connection)  # what came first need not wait for the whole batch
+            except Exception:  # noqa: BLE001  # _break tells of it
+                self._break(connection)
+                touched.pop(connection, None)
+                continue
             touched[connection] = None
         return True
 
@@ -196,16 +207,35 @@ class UdpLinks:
 
     def _serve(self, connection: Connection, now: float) -> None:
         """Hand out what happened, send what is due, note when to come back."""
-        self._tell(connection)
         if connection.number not in self._links:
             return
-        self._send(connection, now)
-        when = connection.timer(now)
+        try:
+            self._tell(connection)
+            if connection.number not in self._links:
+                return
+            self._send(connection, now)
+            when = connection.timer(now)
+        except Exception:  # noqa: BLE001  # _break tells of it
+            self._break(connection)
+            return
         if when < math.inf and when != self._armed.get(connection):
             self._armed[connection] = when
             heapq.heappush(self._timers, (when, next(self._order), connection))
         elif when == math.inf:
             self._armed.pop(connection, None)
+
+    def _break(self, connection: Connection) -> None:
+        """Forget a link in which something failed, with an error at hand: who knows what that left behind."""
+        log.exception("a link failed")
+        self.broken += 1
+        connection.closed = True
+        self._forget(connection)
+        self._on_dead(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._links.pop(connection.number, None)
+        self._armed.pop(connection, None)
+        self._awake.pop(connection, None)
 
     def _send(self, connection: Connection, now: float) -> None:
         if self._socket is None:

@@ -66,6 +66,7 @@ class Links(Collector):
             family.add_metric((fate,), counts[fate])
         yield family
         loss = max((link.path.loss for link in links if link.path.packets_sent), default=0.0)
+        yield CounterMetricFamily("llm_link_failures", "Links given up for a fault of this node", self._udp.broken)
         yield GaugeMetricFamily("llm_link_loss_max", "Share of packets lost on the worst path", loss)
 
     @property

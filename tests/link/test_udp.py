@@ -244,23 +244,6 @@ async def test_what_came_first_is_told_before_the_rest_is_read(ends: tuple[End, 
     assert {connection for connection, _ in node.events} == {first}
 
 
-async def test_a_link_that_fails_does_not_take_the_others_along(ends: tuple[End, End]) -> None:
-    node, client = ends
-    bad, _ = link(node, client, 5)
-    loop = asyncio.get_running_loop()
-    failed: list[object] = []
-    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
-
-    def fails(now: float) -> list[tuple[bytes, object]]:
-        raise ZeroDivisionError("wrong")
-
-    bad.datagrams_to_send = fails  # type: ignore[method-assign,assignment]
-    node.links.wake(bad)
-    await talk(node, client, 6, [b"word"])
-    assert any(isinstance(error, ZeroDivisionError) for error in failed)
-    del bad.datagrams_to_send
-
-
 async def test_the_dead_are_swept(ends: tuple[End, End]) -> None:
     node, client = ends
     there, _ = link(node, client, 5)
@@ -268,3 +251,77 @@ async def test_the_dead_are_swept(ends: tuple[End, End]) -> None:
     node.links._sweep()
     assert node.dead == [there]
     assert len(node.links) == 0
+
+
+class Fault(Exception):
+    """Something that nobody thought of."""
+
+
+@pytest.mark.parametrize("where", ["receive_datagram", "next_event", "datagrams_to_send", "timer"])
+async def test_a_fault_in_one_link_ends_that_link_alone(
+    ends: tuple[End, End], where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its datagrams are in the midst of the batch: what came after them is read, and goes on its way."""
+    node, client = ends
+    links = [link(node, client, number) for number in range(3)]
+    broken = links[1][0]
+
+    def fail(*whatever: object) -> None:
+        raise Fault(where)
+
+    setattr(broken, where, fail)
+    assert client.links._socket is not None
+    for _, here in links:
+        here.open(0)
+        here.send(0, b"question", asyncio.get_running_loop().time())
+        client.links._serve(here, asyncio.get_running_loop().time())
+    node.links._readable()
+    assert [number in node.links for number in range(3)] == [True, False, True]
+    assert [node.text(there) for there, _ in (links[0], links[2])] == [b"question", b"question"]
+    assert node.dead == [broken]
+    assert broken.closed
+    assert node.links.broken == 1
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [Fault]
+    await talk(node, client, 7, [b"the", b"others", b"go", b"on"])
+    assert node.links.broken == 1
+
+
+async def test_a_fault_of_the_application_is_its_links_too(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, client = ends
+    bad, here = link(node, client, 1)
+    note = node._note
+
+    def choosy(connection: Connection, event: Event) -> None:
+        if connection is bad:
+            raise Fault("I cannot bear it")
+        note(connection, event)
+
+    monkeypatch.setattr(node.links, "_on_event", choosy)
+    here.open(0)
+    here.send(0, b"question", asyncio.get_running_loop().time())
+    client.links.wake(here)
+    await talk(node, client, 2, [b"still", b"here"])
+    assert node.dead == [bad]
+    assert len(node.links) == 1
+
+
+async def test_a_link_that_cannot_say_goodbye_does_not_keep_the_others_from_it(ends: tuple[End, End]) -> None:
+    node, client = ends
+    first, _ = link(node, client, 1)
+    second, here = link(node, client, 2)
+    await talk(node, client, 3, [b"word"])
+    here.ping()
+    client.links.wake(here)
+    async with asyncio.timeout(10):
+        while not second.received:  # noqa: ASYNC110  # it is counted, not told
+            await asyncio.sleep(0.01)
+
+    def fail(*whatever: object) -> None:
+        raise Fault
+
+    first.datagrams_to_send = fail  # type: ignore[method-assign,assignment]
+    node.links.close()
+    assert node.links._socket is None
+    assert second.closed

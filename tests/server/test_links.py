@@ -72,6 +72,29 @@ async def test_what_is_counted(start_node: Start) -> None:
         text = await response.text()
     assert "llm_links 1.0" in text
     assert 'llm_link_packets_total{fate="rejected"} 1.0' in text
+    assert "llm_link_failures_total 0.0" in text
+
+
+async def test_a_fault_with_one_link_ends_that_one(start_node: Start) -> None:
+    """Its generation is stopped, the failure is counted, and the other link's answer is whole."""
+    node = await start_node(engine_kind="echo", engine_echo_rate=100, link_enabled=True)
+    crowd = Crowd(node.url, 2, 60)
+    try:
+        await crowd.open()
+        await crowd.ask(0.0)
+        await crowd.until(lambda one: one.begun == 2, 60)
+        links = node._app[LINKS]
+        (broken, linked), (sound, _) = links._links.values()
+        broken._acks = None  # type: ignore[assignment]
+        await crowd.until(lambda one: one.ended == 1, 60)
+        assert crowd.heard[sound.number].exact
+        assert not crowd.heard[broken.number].whole
+        assert list(links._links) == [sound.number]
+        assert all(task.done() for task in linked._answers.tasks)
+    finally:
+        crowd.close()
+    async with aiohttp.ClientSession() as session, session.get(f"{node.url}/metrics") as response:
+        assert "llm_link_failures_total 1.0" in await response.text()
 
 
 async def test_what_was_counted_stays_counted_when_a_link_closes(start_node: Start) -> None:
