@@ -68,7 +68,7 @@ class Keeper:
         await self._history.load()
         self._ends.clear()  # of prompts that came before, and have other numbers now
         await self._stock.ask_engine()
-        if folder is not None:
+        if folder is not None and (self._stock.usable or not self._settings.enabled):
             self._opening = self._spawn(self._stock.open_shelf(folder, fingerprint))
             await asyncio.wait({self._opening}, timeout=_OPEN_S)
         if not self._settings.enabled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 import pytest
@@ -29,7 +30,7 @@ class Bench:
         self.idle = True
         self.held: list[int] = []
         self.warmer = Warmer(self.settings, self.history, stock, lambda: self.held, lambda: self.idle)
-        self.now = time.monotonic()
+        self.now = float(math.ceil(time.monotonic()))  # whole seconds add up exactly
 
     def ask(self, *prompts: str, tenant: str = "", session: str = "") -> list[int | None]:
         self.warmer._stale = True
