@@ -2,7 +2,8 @@
 
 The link is opened when the first answer asks for it (`POST /v1/link`) and serves all that follow. An answer begins on a
 WebSocket and moves to the link when the link's first datagram has come back; when the link falls silent for
-`SILENT_S`, the answer goes on over a WebSocket, and moves again when the link was heard for a while. Each move is an
+`SILENT_S`, the answer goes on over a WebSocket, and moves again when the link was heard for a while. Where the node
+gives no link, or none of a version that is spoken here, all of them stay on WebSockets. Each move is an
 ordinary resume from the next entry: nothing is lost, and nothing comes twice.
 """
 
@@ -27,6 +28,7 @@ from node.link.connection import MAX_SLOTS
 from node.link.connection import Connection as Link
 from node.link.crypto import SECRET_SIZE
 from node.link.events import Came, Closed, Ended, Event
+from node.link.packet import VERSION
 from node.link.udp import UdpLinks
 from node.link.words import Words, cut
 from node.transport import Batches, Connection, Http, Wanted, read, websocket
@@ -36,6 +38,7 @@ WELL_S = 1.0  # a link must have been heard for so long, after silence, to be tr
 _LOOK_S = 0.1
 _OPEN_S = 5.0
 _WAKE_S, _TRY_S = 0.1, 0.5
+_WANTED = {"versions": [VERSION]}
 
 
 class Moved(BrokenStream):
@@ -46,6 +49,7 @@ class _Opened(msgspec.Struct):
     link: int
     secret: str
     port: int
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,9 +136,11 @@ class LinkEnd:
 
     async def _open(self) -> None:
         try:
-            async with self._http.request("POST", "/v1/link", {}, silence_s=_OPEN_S) as response:
+            async with self._http.request("POST", "/v1/link", _WANTED, silence_s=_OPEN_S) as response:
                 told = msgspec.json.decode(await read(response), type=_Opened)
             secret = base64.b64decode(told.secret, validate=True)
+            if told.version != VERSION:
+                raise ClientError(f"The node's links speak version {told.version}, not {VERSION}.")
             if len(secret) != SECRET_SIZE or not 0 < told.port < 65536 or not 0 <= told.link < 2**32:
                 raise ClientError("The node's answer to POST /v1/link makes no sense.")
         except (msgspec.DecodeError, binascii.Error) as error:

@@ -90,6 +90,41 @@ async def test_a_node_without_links_answers_over_the_websocket(start_node: Start
         assert refused is None or "no links" in refused.message
 
 
+async def test_a_client_of_another_version_stays_on_the_websocket(
+    start_node: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True)
+    monkeypatch.setattr("node.linkclient._WANTED", {"versions": [2]})
+    async with client_of(node) as client:
+        expected, _ = await text_of(client, "sse", max_tokens=50)
+        end = client._http.keep(LinkEnd)
+        end.begin()
+        assert end._opening is not None
+        await asyncio.wait([end._opening], timeout=30)
+        assert end.refused is not None
+        assert "version 1" in end.refused.message
+        assert (await text_of(client, max_tokens=50))[0] == expected
+        assert not end.works
+        refused = end._opening
+        end.begin()
+        assert end._opening is refused, "it is not asked again"
+
+
+async def test_a_node_that_takes_another_version_is_not_talked_to(
+    start_node: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True)
+    monkeypatch.setattr("node.linkclient._WANTED", {"versions": [1, 2]})
+    monkeypatch.setattr("node.link.packet.VERSION", 2)
+    async with client_of(node) as client:
+        end = client._http.keep(LinkEnd)
+        end.begin()
+        assert end._opening is not None
+        await asyncio.wait([end._opening], timeout=30)
+        assert end.refused is not None
+        assert "version 2, not 1" in end.refused.message
+
+
 @asynccontextmanager
 async def relayed(start_node: Start, **settings: object) -> AsyncIterator[tuple[Client, Relay]]:
     """A client whose link goes through a relay."""

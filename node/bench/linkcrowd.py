@@ -21,6 +21,7 @@ from node.bench.prompts import words
 from node.errors import EngineFailed
 from node.link.connection import Connection
 from node.link.events import Came, Ended, Event
+from node.link.packet import VERSION
 from node.link.udp import UdpLinks
 from node.link.words import Words, cut
 
@@ -59,7 +60,7 @@ class Told(msgspec.Struct):
 
 async def told(session: aiohttp.ClientSession, url: str) -> Told:
     """A key for one more link."""
-    async with session.post(f"{url}/v1/link") as response:
+    async with session.post(f"{url}/v1/link", json={"versions": [VERSION]}) as response:
         return msgspec.json.decode(await response.read(), type=Told)
 
 

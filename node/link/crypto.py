@@ -12,11 +12,13 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from node.link.packet import VERSION
+
 SECRET_SIZE = 32
 TAG_SIZE = 16
 MAX_PACKETS = 2**32  # a link must be opened anew before its numbers run out
 _KEY, _IV = 32, 12
-_LABELS = {True: b"outpost link 1 from client", False: b"outpost link 1 from node"}
+_LABELS = {True: b"outpost link %d from client" % VERSION, False: b"outpost link %d from node" % VERSION}
 
 
 class Sealer:

@@ -1,5 +1,9 @@
 """The datagram: a head in the clear, then sealed blocks, as compact as short packets ask for.
 
+This is version 1 of the format, and of what `connection` does with it. Nothing in a datagram says so: both ends agree
+on it before the first one, over HTTP (`server.links`), and the labels of `crypto` name it, so that ends of different
+versions have different keys.
+
     head: kind 1 = 0x4F | connection 4 | packet number 4        then the sealed body, then its tag of 16 bytes
     head: kind 1 = 0x4E | connection 4 | its low 16 bits 2      the same for fewer bytes
 
@@ -43,6 +47,7 @@ import msgspec
 
 from node.errors import LinkError
 
+VERSION = 1
 KIND, SHORT_KIND = 0x4F, 0x4E
 MAX_DATAGRAM = 1200
 HEAD, SHORT_HEAD = struct.Struct(">BII"), struct.Struct(">BIH")

@@ -1,6 +1,11 @@
 """POST /v1/link: a key for a link over UDP, handed out over HTTP; and all links of this node.
 
-The answer is {"link": NUMBER, "secret": BASE64, "port": UDP PORT, "idle_s": 60}. The secret protects every datagram,
+The body is {"versions": [1]}: which versions of the format (`link.packet`) the client speaks; one that says nothing
+speaks version 1. The answer is {"version": 1, "link": NUMBER, "secret": BASE64, "port": UDP PORT, "idle_s": 60}, with
+the version that is spoken; where the node speaks none of the client's, it refuses with 400 and names its own, and the
+client stays where it is, on its WebSocket.
+
+The secret protects every datagram,
 so it is given out over HTTPS or to this machine itself only. A link belongs to the API key that asked for it, and dies
 after `idle_s` seconds without a datagram. What is spoken on it stands in `link.packet`, `link.connection` and
 `linkanswers`. Where there are as many as there may be, a key that has fewer than another gets the quietest of that
@@ -16,24 +21,35 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
 
+import msgspec
 from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from node.errors import Forbidden, SettingsError, Unavailable, Unsupported
+from node.link import packet
 from node.link.connection import IDLE_S, Connection
 from node.link.crypto import SECRET_SIZE
 from node.link.events import Event
 from node.link.udp import UdpLinks
 from node.server import replies
-from node.server.boundary import json_response
+from node.server.boundary import json_response, read_body
+from node.server.fields import decode
 from node.server.guard import authorization_of
 from node.server.linkanswers import Linked
 from node.server.wsanswers import Client, Parts
 
 PATH = "/v1/link"
+_MOST_BYTES = 4096
 _log = logging.getLogger(__name__)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a client says of itself."""
+
+    versions: Annotated[tuple[int, ...], msgspec.Meta(max_length=64)] = (1,)
 
 
 class Links(Collector):
@@ -113,6 +129,9 @@ class Links(Collector):
             raise Unsupported("This node has no links.", hint="Start it with `outpost serve --link`.")
         if not (request.secure or _is_here(request.remote)):
             raise Forbidden("A link's secret is handed out over HTTPS only.", hint="Set server.tls_certificate.")
+        wanted = decode(await read_body(request, _MOST_BYTES) or b"{}", Wanted)
+        if packet.VERSION not in wanted.versions:
+            raise Unsupported(f"This node's links speak version {packet.VERSION} only.", param="versions")
         identity = self._parts.answerer.identity
         client = Client(authorization_of(request), identity.owner(request), identity.asker(request))
         if self._parts.service.draining or not self._room_for(client.owner):
@@ -124,8 +143,8 @@ class Links(Collector):
         self._links[number] = connection, linked
         self._udp.add(connection)
         port = self._settings.public_port or self._port
-        told = {"link": number, "secret": base64.b64encode(secret).decode(), "port": port, "idle_s": IDLE_S}
-        return json_response(replies.encode(told))
+        key = {"link": number, "secret": base64.b64encode(secret).decode(), "port": port}
+        return json_response(replies.encode({"version": packet.VERSION, **key, "idle_s": IDLE_S}))
 
     def _room_for(self, owner: bytes) -> bool:
         """Whether there may be one more link; for who has fewer than others, one of theirs makes room."""

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -21,9 +22,9 @@ from node.server.links import _is_here
 Start = Callable[..., Awaitable[Node]]
 
 
-async def ask(node: Node, key: str | None = None) -> tuple[int, dict[str, object]]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with aiohttp.ClientSession() as session, session.post(f"{node.url}/v1/link", headers=headers) as response:
+async def ask(node: Node, key: str | None = None, body: bytes = b"") -> tuple[int, dict[str, Any]]:
+    headers, url = {"Authorization": f"Bearer {key}"} if key else {}, f"{node.url}/v1/link"
+    async with aiohttp.ClientSession() as session, session.post(url, headers=headers, data=body) as response:
         return response.status, await response.json()
 
 
@@ -35,6 +36,31 @@ async def test_a_key_is_handed_out_to_this_machine(start_node: Start) -> None:
     assert first["secret"] != second["secret"]
     assert first["link"] != second["link"]
     assert first["port"] == second["port"]
+
+
+@pytest.mark.parametrize("said", ["", "{}", '{"versions": [1]}', '{"versions": [3, 2, 1], "later": "more"}'])
+async def test_the_version_is_agreed_on(start_node: Start, said: str) -> None:
+    status, told = await ask(await start_node(engine_kind="echo", link_enabled=True), body=said.encode())
+    assert (status, told["version"]) == (200, 1)
+
+
+@pytest.mark.parametrize("said", ["[]", "[2]", "[0, -1]", "[18446744073709551616]"])
+async def test_a_version_that_is_not_spoken_is_refused_with_the_one_that_is(start_node: Start, said: str) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True)
+    status, told = await ask(node, body=b'{"versions": %s}' % said.encode())
+    assert status == 400
+    assert (told["error"]["code"], told["error"]["param"]) == ("unsupported_value", "versions")
+    assert "version 1" in told["error"]["message"]
+    assert len(node._app[LINKS]._links) == 0
+
+
+@pytest.mark.parametrize(
+    "said", ["[]", "nonsense", '{"versions": 1}', '{"versions": ["1"]}', f'{{"versions": {[1] * 65}}}']
+)
+async def test_a_body_that_makes_no_sense_is_refused(start_node: Start, said: str) -> None:
+    node = await start_node(engine_kind="echo", link_enabled=True)
+    assert (await ask(node, body=said.encode()))[0] == 400
+    assert (await ask(node, body=b" " * 5000))[0] == 413
 
 
 async def test_a_node_without_links_says_so(start_node: Start) -> None:
