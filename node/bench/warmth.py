@@ -13,7 +13,6 @@ is a second yardstick, what llama.cpp alone takes for the same rows behind the s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -52,7 +51,7 @@ Bare = Callable[[Ids, int], float]  # seconds for all of a prompt after so many 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`requests` of the replay are asked; until the first, the node may warm itself for `warm_s` seconds."""
+    """`requests` of the replay are asked; until the first, the node warms itself, for at most `warm_s` seconds."""
 
     requests: int
     warm_s: float
@@ -63,7 +62,7 @@ class Plan:
         return self.requests + 4
 
 
-FULL = Plan(40, 60.0)
+FULL = Plan(40, 300.0)
 QUICK = Plan(12, 20.0)
 
 
@@ -86,6 +85,7 @@ class Seen:
     boots: list[tuple[float, float]] = field(default_factory=list)  # TTFT of the top prefix: first after boot, cold
     restarted: dict[str, list[Answered]] = field(default_factory=dict)  # after the middle
     tokens: list[int] = field(default_factory=list)
+    warmed: bool = True  # all that was planned was on disk before the first request
 
 
 class Lives:
@@ -161,10 +161,12 @@ class Lives:
 
     async def _warmed(self, node: NodeProcess) -> None:
         """Wait until what is planned for disk is there, or the time is over."""
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(self._plan.warm_s), aiohttp.ClientSession(raise_for_status=True) as session:
                 while not await _all_on_disk(session, node.url):  # noqa: ASYNC110  # asked over HTTP
                     await asyncio.sleep(1.0)
+        except TimeoutError:
+            self.seen.warmed = False
 
     async def _boot(self, node: NodeProcess, cold: NodeProcess, ids: Ids) -> None:
         first = await ask(node.url, ids, "first")
@@ -233,7 +235,8 @@ def figures(seen: Seen, expected: Sequence[int], most: Sequence[int]) -> list[Fi
             warm / cold,
             at_most=MOST_OF_COLD,
             detail=f"{warm:.1f} / {cold:.1f} s; {cached:,} of {tokens:,} tokens were warm; "
-            f"simulated {sum(expected):,}, unlimited {sum(most):,}",
+            f"simulated {sum(expected):,}, unlimited {sum(most):,}"
+            + ("" if seen.warmed else "; warming was cut short"),
         ),
         Figure(
             "TTFT of the top prefix after boot / cold",

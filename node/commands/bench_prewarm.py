@@ -41,7 +41,7 @@ Memory holds {_PREFIXES} prompts of average length, disk 1 GB.
    The first request after boot: at most {warmth.MOST_AT_BOOT:g} x. Restarts as above.
 
 --data is a folder with prompts.jsonl and toollists.json, --trace a CSV file of arrivals (TIMESTAMP, ContextTokens,
-GeneratedTokens). It takes about five minutes, with --quick two; more where prompts are read slowly. Restarts are
+GeneratedTokens). It takes some ten minutes, with --quick two; more where prompts are read slowly. Restarts are
 judged only where at least 16 requests follow them, so with --requests 32 or more.
 
   outpost bench prewarm --data tests/data/bfcl_live --trace tests/data/azure_conv.csv --quick

@@ -42,7 +42,7 @@ def test_a_good_run_meets_everything() -> None:
     assert found[1].value == pytest.approx(1.0)
     assert "alone it takes 100 ms" in found[1].detail
     assert found[2].value == pytest.approx(0.1)
-    assert "1,280 of 1,600 tokens were warm; simulated 320, unlimited 360" in found[2].detail
+    assert found[2].detail.endswith("1,280 of 1,600 tokens were warm; simulated 320, unlimited 360")
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,15 @@ async def test_a_prompt_that_was_read_otherwise_is_an_error(
         await ask(echo_process.url, Longer((97, 98)), "somebody")
 
 
-async def test_warming_that_takes_too_long_is_not_waited_for(tmp_path: Path, echo_process: NodeProcess) -> None:
+async def test_warming_that_takes_too_long_is_not_waited_for_but_told(
+    tmp_path: Path, echo_process: NodeProcess
+) -> None:
     lives = Lives(settings(engine_kind="echo"), [], "echo", tmp_path, Plan(requests=1, warm_s=0.2))
     await lives._warmed(echo_process)
+    assert not lives.seen.warmed
+    cut = seen()
+    cut.warmed = False
+    assert [figure.detail.endswith("warming was cut short") for figure in figures(cut, [80], [90])].count(True) == 1
 
 
 async def test_three_lives_beside_a_cold_node(tmp_path: Path) -> None:
@@ -115,6 +121,7 @@ async def test_three_lives_beside_a_cold_node(tmp_path: Path) -> None:
     assert [(answered.seconds, 0.5) for answered in lives.seen.warm] == lives.seen.bare
     assert alone == [len(step.ids) - warm.cached for step, warm in zip(steps[4:], lives.seen.warm, strict=True)]
     assert len(lives.seen.boots) == 3
+    assert lives.seen.warmed
     assert {life: len(after) for life, after in lives.seen.restarted.items()} == {"stopped": 2, "killed": 2}
     assert all(answered.cached > 100 for answered in lives.seen.warm)
     assert all(answered.cached > 100 for after in lives.seen.restarted.values() for answered in after)
