@@ -29,10 +29,10 @@ FORMS: Mapping[str, float] = {"Q8_0": 8.5, "Q4_0": 4.5, "Q4_K_M": 4.9, "Q5_K_M":
 _EXTRA_BITS = 1.6  # embeddings stay large, and forms fall back
 
 WEIGHTS: Mapping[str, float] = {"decode": 0.4, "prefill": 0.3, "streams": 0.3}
+WARM, DRAFTED = 2.0, 1.3  # times as fast: prompts by warm prefixes, answers that come again (bench prewarm and drafts)
 NOISE = 0.03  # two runs of the same thing differ by so much on a quiet machine
-# What more the other engine has to bring, for it keeps no warm prefixes: they halve the time that prompts take
-# (`outpost bench prewarm`), which is 2 ** 0.3 of the score; and it drafts nothing.
-OTHER_ENGINE = 0.25
+# What more the other engine has to bring: it keeps no warm prefixes and drafts nothing, which no trial here shows.
+OTHER_ENGINE = WARM ** WEIGHTS["prefill"] * DRAFTED ** WEIGHTS["decode"] - 1
 FLOOR = 0.95  # a winner must not be slower than this in any one respect
 
 
