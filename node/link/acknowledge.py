@@ -38,6 +38,10 @@ class Acknowledgements:
         """Something came for this slot."""
         self._touched[slot] = None
 
+    def answered_by(self, streams: Mapping[int, Stream]) -> bool:
+        """Whether what came was a request whose reply is not said yet."""
+        return any(streams[slot].sender.end is None for slot in self._touched)
+
     def ask(self, now: float, size: int, *, at_once: bool) -> None:
         """A packet of `size` bytes came that asks for an acknowledgement."""
         self._owed += size

@@ -368,11 +368,14 @@ class Connection:
         return when
 
     def _ack_at(self, now: float) -> float:
-        """When an acknowledgement goes; on a full path it waits a little for news that it can travel with."""
+        """When an acknowledgement goes; on a full path it waits a little for news, or a reply, to travel with."""
         due = self._acks.due
-        if self.path.tight and due < math.inf and (news := self._out.next_at(now)) < due + _RIDE_S:
+        if not self.path.tight or due == math.inf:
+            return due
+        news = self._out.next_at(now)
+        if news < due + _RIDE_S:
             return max(due, news)
-        return due
+        return due + _RIDE_S if self._acks.answered_by(self._streams) else due
 
     def dead(self, now: float) -> bool:
         """Whether nobody was heard for so long that the link is given up."""

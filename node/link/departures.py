@@ -12,7 +12,7 @@ from node.link import packet
 from node.link.packet import Block, Flight, Stop
 from node.link.path import OVERHEAD, Path
 from node.link.receiver import Receiver
-from node.link.schedule import FIRST_TAIL_S, SHORT_TAIL_S, TAIL_S, Kind, Schedule
+from node.link.schedule import BURSTY, FIRST_TAIL_S, SHORT_TAIL_S, TAIL_S, Kind, Schedule
 from node.link.sender import Sender
 
 SILENT_S = 3.0
@@ -24,6 +24,7 @@ _LEAST_BUDGET = 24
 _HOLD_S = 0.4  # of a full path's time that one packet may take
 _EARLY_S = 0.01
 _AT_FIRST_S = 1.0  # of the rate that may go at once before anything is known of the path
+_AT_FIRST_OVERDUE_S = 1.0  # what was sent so long ago goes again
 _REORDER_S = 0.02
 _LATE_COPY_S = 0.02  # who is so busy does not send twice what it can hardly send once
 _SPREAD_S = 0.01  # a flight takes at least so long: it must outlast a short burst
@@ -84,13 +85,12 @@ class Departures:
 
     def left(self, number: int, size: int, eliciting: bool, now: float) -> None:
         """A datagram of `size` bytes went out; one that only acknowledges costs the next nothing but on a full path."""
-        takes = (size + OVERHEAD) / self.path.rate
+        path = self.path
+        free_at = max(self._free_at, now - (_EARLY_S if path.measured else _AT_FIRST_S))
+        if eliciting or (path.tight and free_at < now + _HOLD_S):  # they never wait, and must not hold up news for good
+            self._free_at = free_at + (size + OVERHEAD) / path.rate
         if not eliciting:
-            if self.path.tight:
-                self._free_at = max(self._free_at, now + takes)
             return
-        early = _EARLY_S if self.path.measured else _AT_FIRST_S
-        self._free_at = max(self._free_at, now - early) + takes
         self.path.sent(number, size, now)
         self.last = now
         self._unanswered = min(self._unanswered, now)
@@ -146,15 +146,16 @@ class Departures:
         most = room - 2 * len(stop)
         budget = min(most, self._budget())
         if kind is Kind.COPY:
-            blocks = sender.copy(budget) if now - when < _LATE_COPY_S and schedule.may_copy(now) else []
+            wanted = now - when < _LATE_COPY_S and schedule.may_copy(now)
+            blocks = sender.copy(budget, bursts=path.mean_burst >= BURSTY) if wanted else []
             schedule.skip()
             return [*stop, *blocks] if blocks else []
+        narrow = path.tight or not path.measured  # or may be: nothing is known before the first round trip
         if sender.backlog > _BUDGET and not path.tight and flights:
             self._launch(sender, now)
             schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
             return []
-        overdue = path.srtt + max(0.02, 2 * path.rttvar)
-        narrow = path.tight or not path.measured  # or may be: nothing is known before the first round trip
+        overdue = path.srtt + max(0.02, 2 * path.rttvar) if path.measured else _AT_FIRST_OVERDUE_S
         symbols = 0 if narrow else min(6, max(2, path.burst_q95))
         blocks = sender.compose(budget, now, overdue, symbols, most)
         more = sender.fresh

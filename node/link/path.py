@@ -7,13 +7,14 @@
   either end was late, so that a busy one is not asked the more often; the latter does not, for that is no queue.
 - Rate: at most max(4 kB/s, 2 × TFRC), with the equation and the loss intervals of RFC 5348 and the packet size of
   RFC 4828 (small packets are counted as full ones: routers drop packets, not bytes). Before the first loss it is
-  `FIRST_RATE`, before the first round trip 4 kB/s.
+  half of `FIRST_RATE`, before the first round trip 4 kB/s.
 - Queue: where the round trip, less what the packet's own length takes, grows by more than `QUEUE_S` over its least,
   the path is full, whatever the equation says (a 4.8 kbit/s radio loses nothing and delays everything). From then on
   the limit is what was seen to arrive, less in proportion to the queue, so that a queue of `_DRAIN_S` would halt it;
-  with none it is 0.5 % more, which ends in a standing queue of 10 ms. Where no queue shows, it grows slowly, and fast
-  where it is not used, until it is no limit any more. A gentle slope is what a delay of a whole round trip bears
-  without swinging.
+  with none it is 0.25 % less. Where no queue shows, it grows over what arrives the faster the longer that lasts, which
+  ends in a queue that comes and goes and is 15 ms at most; and fast where it is not used, until it is no limit any
+  more. A gentle slope is what a delay of a whole round trip bears without swinging. Silence empties a queue, and says
+  nothing of what can arrive.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ _NOMINAL = 1460  # RFC 4828
 _WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)  # RFC 5348, 5.4
 _DRAIN_S = 2.0
 _LASTING_S = 0.5
+_IDLE_S = 0.5  # without a packet: more than the slowest path's own pace
 _DOUBT = 0.9
-_MORE, _LEAST_SHARE = 0.005, 0.5  # of what arrives: above it without a queue, below it at most
+_LESS, _LEAST_SHARE = 0.0025, 0.5  # of what arrives: below it without a queue, and at most
 _CALM_S, _CALM_QUEUE_S = 2.0, 0.005  # without a queue for so long, the limit grows
-_GROWTH, _MOST_GROWTH = 0.005, 0.03  # a second, for each second of calm
+_GROWTH = 0.005  # above what arrives, for each second of calm
 _UNUSED, _FREE_GROWTH = 1.25, 0.5  # where the limit is so many times what arrives, nobody feels it
 _SLOWEST = 300.0  # bytes a second; a limit below is a queue that others made
 _BURSTS = 16  # longest burst told apart
@@ -69,11 +71,15 @@ class Path:
         self._arrived = _Arrived()
         self._limit = math.inf
         self._queue = 0.0
+        self._sent_at = math.inf
         self._calm_since = self._adjusted = self._clear_at = -math.inf
         self._judged, self._judged_queue = -math.inf, 0.0
 
     def sent(self, number: int, size: int, now: float) -> None:
         """A packet that asks for an acknowledgement went out; `size` is the datagram's."""
+        if (idle := now - self._sent_at) > _IDLE_S:
+            self._queue = max(0.0, self._queue - idle)  # it became shorter meanwhile
+        self._sent_at = now
         self._flying[number] = (now, size + OVERHEAD)
         self.packets_sent += 1
         self.bytes_sent += size + OVERHEAD
@@ -163,10 +169,12 @@ class Path:
             self._judged, self._judged_queue = now, self._queue
         unused = self._limit > _UNUSED * capacity and self._queue <= QUEUE_S
         if not self.tight or (calm < 0 and not unused and capacity):
-            self._limit = max(_SLOWEST, capacity * max(_LEAST_SHARE, 1 + _MORE - self._queue / _DRAIN_S))
+            self._limit = max(_SLOWEST, capacity * max(_LEAST_SHARE, 1 - _LESS - self._queue / _DRAIN_S))
             return
-        growth = _FREE_GROWTH if unused else min(_MOST_GROWTH, _GROWTH * calm)
-        self._limit *= 1 + step * growth
+        if unused:
+            self._limit *= 1 + step * _FREE_GROWTH
+        else:
+            self._limit = max(self._limit, capacity * (1 + _GROWTH * calm))
         if self._limit > FIRST_RATE:
             self._limit = math.inf
 
@@ -252,17 +260,20 @@ class _Floor:
 
     def above(self, rtt: float, size: int, capacity: float, now: float) -> float:
         """By how much a round trip is longer; on a slow path a longer packet takes its time, which is no queue."""
+
+        def bare(one: tuple[float, int]) -> float:
+            return one[0] - (one[1] / capacity if capacity else 0.0)
+
         if now - self._since > self.STRETCH:
             self._before, self._now, self._since = self._now, (rtt, size), now
-        self._now = min(self._now, (rtt, size))
-        least, its_size = min(self._now, self._before)
-        return rtt - least - ((size - its_size) / capacity if capacity else 0.0)
+        self._now = min(self._now, (rtt, size), key=bare)
+        return bare((rtt, size)) - min(bare(self._now), bare(self._before))
 
 
 class _Arrived:
     """What was acknowledged; the most that arrived in a stretch of two round trips is what the path can carry."""
 
-    MEMORY_S, SHORT_MEMORY_S, LEAST_S = 15.0, 5.0, 0.5
+    MEMORY_S, SHORT_MEMORY_S, LONGEST_MEMORY_S, LEAST_S = 15.0, 5.0, 60.0, 0.5
 
     def __init__(self) -> None:
         self.total = 0  # bytes
@@ -279,18 +290,22 @@ class _Arrived:
         span = max(1.0, 2 * rtt)
         while len(self._log) > 2 and self._log[1][0] <= self._log[-1][0] - span:
             self._log.popleft()
+        if self._log and self._log[0][0] < self._log[-1][0] - 2 * span:
+            self._log.popleft()  # before a silence: what came after it says nothing of that time
         if len(self._log) >= 4:
             (begin, before), (end, after) = self._log[0], self._log[-1]
             if min(span / 2, self.LEAST_S if full else math.inf) <= end - begin <= 2 * span:
-                self._note(now, (after - before) / (end - begin))
-        memory = self.SHORT_MEMORY_S if full else self.MEMORY_S
-        while self._rates and self._rates[0][0] < now - memory:
-            self._rates.popleft()
+                self._note(now, (after - before) / (end - begin), self.SHORT_MEMORY_S if full else self.MEMORY_S)
+        if self._rates and self._rates[-1][0] < now - self.LONGEST_MEMORY_S:
+            self._rates.clear()
         return self._rates[0][1] if self._rates else 0.0
 
-    def _note(self, now: float, rate: float) -> None:
+    def _note(self, now: float, rate: float, memory: float) -> None:
+        """In silence nothing is forgotten: only what is known better takes the place of what was known."""
         while self._rates and self._rates[-1][1] <= rate:
             self._rates.pop()
+        while self._rates and self._rates[0][0] < now - memory:
+            self._rates.popleft()
         self._rates.append((now, rate))
 
     def doubt(self) -> None:

@@ -25,7 +25,7 @@ MAX_PTO_S = 2.0
 _PTO_FACTOR = 1.5
 _MOST_TIMEOUTS = 32  # the wait is the longest by then
 _RESIDUAL = 0.004
-_BURSTY = 1.6  # mean losses in a row from which copies keep a distance
+BURSTY = 1.6  # mean losses in a row from which copies keep a distance
 _LONGEST_GAP = 1.0
 _FIRST_GAP = 0.05
 _COPIES_A_SECOND, _COPIES_AT_ONCE = 120.0, 8.0
@@ -100,7 +100,7 @@ class Schedule:
     ) -> None:
         """News went out: plan what follows. A `pressed` path has no room for copies; other tails follow ends only."""
         count = 0 if pressed else copies(loss)
-        if burst < _BURSTY:
+        if burst < BURSTY:
             self._plan = [(now + COPY_S * (i + 1), Kind.COPY) for i in range(count)]
         else:
             count = max(2, count) if count else 0

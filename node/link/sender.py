@@ -52,7 +52,7 @@ class Sender:
         self._sent: dict[int, float] = {}  # when last
         self._late: set[int] = set()  # reported missing after they must have come
         self._aloft: tuple[range, float] = (range(0), 0.0)  # in a flight that may land until then
-        self._previous: list[int] = []  # what the last packet brought for the first time,
+        self._previous: list[int] = []  # what the last packet brought for the first time, or because it was lost,
         self._older: list[int] = []  # and the one before
         self._symbol = 0
         self._flights = 0
@@ -173,8 +173,9 @@ class Sender:
                     break
             if not numbers and (numbers := _fitting(wanted[:1], self._chunks, most)):
                 end = []
+        first = [number for number in numbers if number >= fresh or number in self._late]
         self._mark(numbers, now)
-        self._previous, self._older = [number for number in numbers if number >= fresh], self._previous
+        self._previous, self._older = first, self._previous
         blocks: list[Block] = list(_runs(self.slot, numbers, self._chunks))
         if window and (rest := [number for number in window if number not in numbers]):
             blocks.append(self._repair(range(rest[0], rest[-1] + 1), symbols))
@@ -204,10 +205,13 @@ class Sender:
         """When a chunk that is not acknowledged was sent last."""
         return self._sent.get(number)
 
-    def copy(self, budget: int) -> list[Block]:
-        """The last few chunks again, and the end: a packet that follows another a few milliseconds later."""
-        numbers = [number for number in range(max(self.first_unacked, self._fresh - _COPY), self._fresh)]
-        numbers = [number for number in numbers if number not in self._come]
+    def copy(self, budget: int, *, bursts: bool = True) -> list[Block]:
+        """What was new in the last packet, and the chunk before, and the end: it follows a few milliseconds later.
+
+        Where losses come in `bursts`, the last few chunks: the packets that brought them are lost, too.
+        """
+        last = range(self._fresh - _COPY, self._fresh) if bursts else {*self._older[-1:], *self._previous}
+        numbers = [number for number in sorted(last) if number in self._chunks and number not in self._come]
         end = self._end_within(budget) if not self.fresh else []
         room = budget - sum(_END_SIZE + len(one.meta) for one in end)
         while numbers and _size(numbers, self._chunks) > room:

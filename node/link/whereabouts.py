@@ -20,7 +20,7 @@ AMPLIFICATION = 3
 CHALLENGE_SIZE = 9  # bytes of its block
 
 _BODY = packet.MAX_DATAGRAM - packet.HEAD.size - TAG_SIZE
-_PADDED, _PADDED_BODY = 3, 550  # first packets of a client that are longer: not much, for a narrow path's sake
+_PADDED = (550, 200, 200)  # bytes of a client's first bodies, at least: not much, for a narrow path's sake
 
 
 class Whereabouts:
@@ -72,7 +72,8 @@ class Whereabouts:
 
     def padded(self, body: bytes, number: int, *, heard: bool) -> bytes:
         """A client's first bodies, until it has heard of its node, are long enough for a node to answer with a few."""
-        return body.ljust(_PADDED_BODY, b"\x00") if self._client and not heard and number < _PADDED else body
+        first = self._client and not heard and number < len(_PADDED)
+        return body.ljust(_PADDED[number], b"\x00") if first else body
 
     def asked(self, block: Challenge) -> None:
         """The other end wants to know whether we are here."""

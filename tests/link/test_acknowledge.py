@@ -88,3 +88,12 @@ def test_no_room_for_anything_is_no_loop() -> None:
     assert [type(block) for block in blocks] == [Ack]
     acks.told(blocks, 0.0)
     assert acks.due == ACK_S
+
+
+def test_a_request_will_be_answered_and_a_reply_will_not() -> None:
+    acks, known = Acknowledgements(), streams(2)
+    assert not acks.answered_by(known)
+    acks.touch(1)
+    assert acks.answered_by(known)
+    known[1].sender.finish()
+    assert not acks.answered_by(known)

@@ -445,3 +445,19 @@ def test_a_text_of_more_chunks_than_may_be_under_way(monkeypatch: pytest.MonkeyP
     came = [event.chunk for event in pair.log[pair.client] if isinstance(event, Came)]
     assert came == [b"%d " % i for i in range(300)]
     assert Ended(0, True) in pair.log[pair.client]
+
+
+def test_on_a_full_path_a_request_is_acknowledged_with_the_reply() -> None:
+    pair = Pair()
+    pair.ask()
+    pair.run(0.5)
+    pair.node.path._limit = 1000.0
+    assert pair.node.path.tight
+    before = pair.sent[pair.node]
+    pair.ask(1)
+    pair.run(0.2)
+    assert pair.sent[pair.node] == before, "an acknowledgement of its own would take 74 ms of the path"
+    pair.node.send(1, b"word", pair.now)
+    pair.run(0.04)
+    assert pair.text(pair.client, 1) == b"word"
+    assert not pair.client._streams[1].active, "it knows that its request has come"

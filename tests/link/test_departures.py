@@ -147,16 +147,21 @@ def test_what_was_passed_over_is_sent_again() -> None:
     assert out.next_at(1.09) > 1.09, "once is enough"
 
 
-def test_on_a_full_path_acknowledgements_take_their_time_but_do_not_pile_up() -> None:
+def test_on_a_full_path_acknowledgements_take_their_time_but_hold_up_nothing_for_good() -> None:
     out = departures(0)
     measured(out)
     out.left(1, 60, False, 1.0)
     say(out, 0, b"a", 1.0)
     assert out.next_at(1.0) == 1.0
     full(out)
-    for _ in range(9):
-        out.left(2, 72, False, 5.0)
-    assert out.next_at(5.0) == pytest.approx(5.0 + 100 / out.path.rate)
+    takes = 100 / out.path.rate
+    out.left(2, 72, False, 8.0)
+    assert out.next_at(8.0) == pytest.approx(8.0 + takes - 0.01)
+    out.left(2, 72, False, 8.0)
+    assert out.next_at(8.0) == pytest.approx(8.0 + 2 * takes - 0.01)
+    for _ in range(99):
+        out.left(2, 72, False, 8.0)
+    assert 8.4 < out.next_at(8.0) < 8.4 + takes
 
 
 def test_a_path_of_which_nothing_is_known_may_be_narrow() -> None:

@@ -151,6 +151,33 @@ def test_a_copy_is_the_last_chunks_without_what_came() -> None:
     assert numbers(sender.copy(13)) == [7]
 
 
+def test_where_losses_are_single_a_copy_is_what_was_new_and_the_chunk_before() -> None:
+    sender = filled(3)
+    sender.compose(1000, 1.0, 0.2, 2)
+    sender.push(b"new 3")
+    sender.push(b"new 4")
+    sender.compose(1000, 1.1, 0.2, 2)
+    assert numbers(sender.copy(1000)) == [1, 2, 3, 4]
+    assert numbers(sender.copy(1000, bursts=False)) == [2, 3, 4]
+    sender.got(Got(3, 0, [(2, 2), (1, 0)]), 1.0)
+    assert numbers(sender.copy(1000, bursts=False)) == [4]
+    sender.got(Got(3, 5), 1.0)
+    assert sender.copy(1000, bursts=False) == []
+
+
+def test_what_was_lost_goes_twice_on_a_full_path_as_what_is_new_does() -> None:
+    sender = filled(1)
+    for now in (1.0, 1.1, 1.2, 1.3):
+        sender.compose(60, now, 9.0, 0)
+        sender.push(b"other")
+    sender.got(Got(3, 0, [(1, 1)]), 1.35)
+    assert 0 in numbers(sender.compose(60, 1.4, 9.0, 0)), "known to be lost"
+    sender.push(b"other")
+    assert 0 in numbers(sender.compose(60, 1.5, 9.0, 0)), "once more"
+    sender.push(b"other")
+    assert 0 not in numbers(sender.compose(20, 1.6, 9.0, 0))
+
+
 def test_a_flight_takes_the_backlog_and_is_left_alone_until_it_lands() -> None:
     sender = filled(300, b"x" * 20)
     flights = sender.launch(0.05, 1.0)

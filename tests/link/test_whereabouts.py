@@ -90,6 +90,7 @@ def test_a_question_is_answered_until_that_has_come() -> None:
 def test_only_a_clients_first_words_are_padded() -> None:
     client = Whereabouts("node", client=True, entropy=os.urandom)
     assert len(client.padded(b"hello", 0, heard=False)) == 550
+    assert len(client.padded(b"hello", 2, heard=False)) == 200
     assert client.padded(b"hello", 3, heard=False) == b"hello"
     assert client.padded(b"hello", 0, heard=True) == b"hello"
     assert node().padded(b"hello", 0, heard=False) == b"hello"
