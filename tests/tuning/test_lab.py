@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from node.engine.base import open_engine
 from node.errors import ModelFileError, OperatorError
 from node.models import gguf
 from node.tuning import lab as labs
@@ -43,6 +44,14 @@ def test_speeds_are_measured_with_the_same_sizes(lab: Lab) -> None:
         assert min(speed.decode, speed.prefill, speed.streams) > 0
     assert lab._sizes is not None
     assert lab._sizes.streams == SMALL.slots
+
+
+def test_guesses_are_not_measured(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(labs, "open_engine", lambda engine, *rest: seen.append(engine) or open_engine(engine, *rest))
+    lab.speed(SHIPPED)
+    assert SHIPPED.engine.drafts == "history"
+    assert seen == [replace(SHIPPED.engine, drafts="off")]
 
 
 def test_quality_is_judged_against_the_file_as_shipped(home: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
