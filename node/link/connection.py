@@ -34,7 +34,6 @@ answer only timeouts send, news wait. After 60 s the link is dead.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 
@@ -84,7 +83,7 @@ class Connection:
         self._next_number = 0
         self._out = Departures()
         self._streams = self._out.streams
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._where = Whereabouts(address, client=client, entropy=entropy)
         self._pinging = False
         self._expected: set[int] = set()  # a client's slots whose text has not come whole
@@ -162,7 +161,7 @@ class Connection:
 
     def next_event(self) -> Event | None:
         """What happened, in order; None when there is nothing more."""
-        return self._events.popleft() if self._events else None
+        return self._events.pop(0) if self._events else None
 
     # What comes in.
 

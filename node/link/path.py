@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 
 from node.link.packet import BITMAP, Ack
 
@@ -277,21 +276,23 @@ class _Arrived:
 
     def __init__(self) -> None:
         self.total = 0  # bytes
-        self._log: deque[tuple[float, int]] = deque(maxlen=_LOG)  # (when it came, total by then)
-        self._rates: deque[tuple[float, float]] = deque(maxlen=_LOG)  # falling: what is no more than a later one is out
+        # Lists: they are short, and a deque costs 760 bytes before anything is in it.
+        self._log: list[tuple[float, int]] = []  # (when it came, total by then)
+        self._rates: list[tuple[float, float]] = []  # falling: what is no more than a later one is out
 
     def mark(self, came: float) -> None:
         """All of `total` had come at that time, by the other end's word: a late acknowledgement changes nothing."""
         if not self._log or came > self._log[-1][0]:
             self._log.append((came, self.total))
+            del self._log[:-_LOG]
 
     def capacity(self, now: float, rtt: float, *, full: bool) -> float:
         """Bytes a second; 0 where too little is known. On a `full` path what arrives lately is all that it carries."""
         span = max(1.0, 2 * rtt)
         while len(self._log) > 2 and self._log[1][0] <= self._log[-1][0] - span:
-            self._log.popleft()
+            self._log.pop(0)
         if self._log and self._log[0][0] < self._log[-1][0] - 2 * span:
-            self._log.popleft()  # before a silence: what came after it says nothing of that time
+            self._log.pop(0)  # before a silence: what came after it says nothing of that time
         if len(self._log) >= 4:
             (begin, before), (end, after) = self._log[0], self._log[-1]
             if min(span / 2, self.LEAST_S if full else math.inf) <= end - begin <= 2 * span:
@@ -305,9 +306,10 @@ class _Arrived:
         while self._rates and self._rates[-1][1] <= rate:
             self._rates.pop()
         while self._rates and self._rates[0][0] < now - memory:
-            self._rates.popleft()
+            self._rates.pop(0)
         self._rates.append((now, rate))
+        del self._rates[:-_LOG]
 
     def doubt(self) -> None:
         """The path did not carry what it was thought to."""
-        self._rates = deque(((when, _DOUBT * rate) for when, rate in self._rates), maxlen=_LOG)
+        self._rates = [(when, _DOUBT * rate) for when, rate in self._rates]

@@ -226,14 +226,16 @@ class Keeper:
             self._source.hold(request.id, True)
 
     def _watching(self, request: Request, sink: Sink, owner: Owner, ids: Ids, end: int | None) -> Sink:
+        kept = None if end is None else (end, owner, ids)  # its ids may be many, and nobody needs them else
+
         def watch(event: Event) -> None:
             if isinstance(event, Started) and request.kind == "generate":
                 self._began(len(request.prompt), event.cached_tokens)
             elif isinstance(event, Finished | Embedded | Failed):
                 self._running.discard(request.id)
-                if end is not None:
-                    self._ends[end] = owner, ids
-                    self._ends.move_to_end(end)
+                if kept is not None:
+                    self._ends[kept[0]] = kept[1:]
+                    self._ends.move_to_end(kept[0])
                     if len(self._ends) > _REMEMBERED:
                         self._ends.popitem(last=False)
                 self._warmer.nudge()

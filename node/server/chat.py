@@ -48,6 +48,17 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
+class _About:
+    """What a reply is made of, and nothing more: it is kept for as long as anybody may read the answer."""
+
+    model: Model
+    info: ModelInfo
+    serial: str
+    created: int
+    options: openai.Options
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """What a body asks for; `reply` makes a fresh answer to the request that really runs, new or given before."""
 
@@ -124,14 +135,16 @@ class Completions:
         if self._settings.cloud.url:
             request = replace(request, asked=asked_of(call.form, call.messages, call.tools))
         check_constraint(model, call.options, "tools" if call.tools else "response_format")
-        return _Asked(request, call.options, partial(_chat_reply, model=model, info=info, origin=origin, call=call))
+        about = _About(model, info, origin.serial, origin.created, call.options)
+        return _Asked(request, call.options, partial(_chat_reply, about=about, may_call=bool(call.tools)))
 
     def _parse_text(self, origin: Origin, model: Model, info: ModelInfo) -> _Asked:
         call = openai.parse_completion(origin.body, info, self._service.sampling, self._new_seed)
         prompt = model.encode(call.prompt) if isinstance(call.prompt, str) else call.prompt
         request = _request(f"cmpl-{origin.serial}", model, prompt, call.options, "prompt")
         check_constraint(model, call.options, "response_format")
-        return _Asked(request, call.options, partial(_text_reply, model=model, info=info, origin=origin, call=call))
+        about = _About(model, info, origin.serial, origin.created, call.options)
+        return _Asked(request, call.options, partial(_text_reply, about=about))
 
 
 def answer_tokens(prompt_tokens: int, asked: int | None, context: int, param: str) -> int:
@@ -175,32 +188,28 @@ def _request(id: str, model: Model, prompt: Sequence[int], options: openai.Optio
     )
 
 
-def _chat_reply(
-    request: Request, answer_cached: bool, *, model: Model, info: ModelInfo, origin: Origin, call: openai.ChatCall
-) -> ChatReply:
+def _chat_reply(request: Request, answer_cached: bool, *, about: _About, may_call: bool) -> ChatReply:
     # Numbered under the request's own serial: every reader of one generation sees the same ids.
     numbers = count()
-    parser = ToolCallParser(lambda: f"call_{origin.serial[:20]}{next(numbers):04d}") if call.tools else None
+    parser = ToolCallParser(lambda: f"call_{about.serial[:20]}{next(numbers):04d}") if may_call else None
     return ChatReply(
         request.id,
-        origin.created,
-        info.id,
-        include_usage=call.options.include_usage,
-        token_bytes=_token_bytes(model, request),
+        about.created,
+        about.info.id,
+        include_usage=about.options.include_usage,
+        token_bytes=_token_bytes(about.model, request),
         parser=parser,
         answer_cached=answer_cached,
     )
 
 
-def _text_reply(
-    request: Request, answer_cached: bool, *, model: Model, info: ModelInfo, origin: Origin, call: openai.CompletionCall
-) -> TextReply:
+def _text_reply(request: Request, answer_cached: bool, *, about: _About) -> TextReply:
     return TextReply(
         request.id,
-        origin.created,
-        info.id,
-        include_usage=call.options.include_usage,
-        token_bytes=_token_bytes(model, request),
+        about.created,
+        about.info.id,
+        include_usage=about.options.include_usage,
+        token_bytes=_token_bytes(about.model, request),
         answer_cached=answer_cached,
     )
 

@@ -4,6 +4,9 @@ An entry is a token and the text that became certain with it; numbers count from
 only once it is `stored`: for a durable journal that is after the store's commit, so that no client is ever ahead of
 what a restart will find. A journal that is not durable shows everything at once.
 
+A journal keeps texts and tokens in two rows: of entries there are hundreds in every answer, and each of them costs its
+token and two places this way, not an object more. Entries are made for who reads them.
+
 What was `evicted` from memory is an error of its own, never a silent gap.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from node.generation import Entry
+from node.generation import Entry, Token
 
 
 class Evicted(Exception):  # the reader's question decides what error this becomes
@@ -27,33 +30,40 @@ class Journal:
 
     def __init__(self, *, durable: bool = False, entries: Iterable[Entry] = ()) -> None:
         self._durable = durable
-        self._entries = list(entries)
-        self._unsent = len(self._entries)
-        self.first = 0
-        self.visible = len(self._entries)
+        self._texts: list[str] = []
+        self._tokens: list[Token | None] = []
+        self.first = self.visible = 0
+        for entry in entries:
+            self.append(entry.text, entry.token)
+        self._unsent = self.visible = self.count
 
     @property
     def count(self) -> int:
-        return self.first + len(self._entries)
+        return self.first + len(self._texts)
 
-    def append(self, entry: Entry) -> int:
+    def append(self, text: str, token: Token | None) -> int:
         """Write an entry; returns its number."""
-        self._entries.append(entry)
+        self._texts.append(text)
+        self._tokens.append(token)
         if not self._durable:
             self.visible = self.count
         return self.count - 1
 
-    def read(self, number: int) -> Sequence[Entry]:
-        """All visible entries from `number` on; raises Evicted when they begin later than that."""
+    def read(self, number: int, end: int | None = None) -> Sequence[Entry]:
+        """The visible entries from `number` on and before `end`; raises Evicted when they begin later than that."""
         if number < self.first:
             raise Evicted(self.first)
-        return self._entries[number - self.first : self.visible - self.first]
+        return self._between(number, self.visible if end is None else min(end, self.visible))
 
     def unsent(self) -> tuple[int, Sequence[Entry]]:
         """What was not given to the store yet: its first number and the entries. They count as given from now on."""
         number = self._unsent
         self._unsent = self.count
-        return number, self._entries[number - self.first :]
+        return number, self._between(number, self.count)
+
+    def _between(self, start: int, end: int) -> list[Entry]:
+        rows = slice(start - self.first, end - self.first)
+        return list(map(Entry, self._texts[rows], self._tokens[rows]))
 
     def unstored(self, number: int) -> None:
         """The store failed from `number` on: what was given to it is given again with what comes next."""
@@ -68,5 +78,6 @@ class Journal:
         number = min(number, self.visible, self._unsent if self._durable else self.count)
         self._unsent = max(self._unsent, number)
         if number > self.first:
-            del self._entries[: number - self.first]
+            del self._texts[: number - self.first]
+            del self._tokens[: number - self.first]
             self.first = number

@@ -21,7 +21,7 @@ the reader lags, again after 5 ms, doubled to 250 ms for as long as nothing move
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from dataclasses import dataclass
 
 CAPACITY = 256 << 10
@@ -69,8 +69,8 @@ class Pacer:
         self._window = START_WINDOW
         self._least_rtt_s = 0.0
         self._written = self._drained = 0
-        self._marks: deque[tuple[int, float]] = deque(maxlen=_MARKS)  # (all bytes written up to it, when)
-        self._delays: deque[float] = deque(maxlen=_DELAYS)
+        self._marks: list[tuple[int, float]] = []  # (all bytes written up to it, when); an empty deque costs 760 bytes
+        self._delays = array("d")
         self._looked = now
         self._wait = _FIRST_LOOK_S
 
@@ -85,6 +85,7 @@ class Pacer:
         self._written += size
         self.unread += size
         self._marks.append((self._written, now))
+        del self._marks[:-_MARKS]
         if self.unread >= self._window and not self.lags:
             self.look_at = now
 
@@ -132,10 +133,11 @@ class Pacer:
         elif self.rate is not None and self._is_idle(look):
             self.rate = min(self.rate * _GROWTH, self._capacity)
         read = self._drained + drained
-        while self._marks and self._marks[0][0] <= read:
-            _, when = self._marks.popleft()
+        count = sum(written <= read for written, _ in self._marks)
+        for _, when in self._marks[:count]:
             # One written since the last look may have been read long before this one.
             self._delays.append(now - when if when < self._looked else look.rtt_s or 0.0)
+        del self._marks[:count], self._delays[:-_DELAYS]
 
     def _is_idle(self, look: Look) -> bool:
         """Whether nothing queues on the way: the link could take more."""

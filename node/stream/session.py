@@ -110,7 +110,7 @@ class Session:
 
     def between(self, start: int, end: int) -> Piece:
         """Entries `start` to `end`, the latter not included, as one piece; both must be readable."""
-        return _piece(self._journal.read(start)[: end - start], start)
+        return _piece(self._journal.read(start, end), start)
 
     async def changed(self, cursor: int, timeout: float | None = None) -> bool:
         """Wait until there is something at `cursor` or the session ended; False when `timeout` seconds passed first."""
@@ -181,14 +181,14 @@ class Session:
 
     def _append(self, token: Token) -> None:
         self.completion_tokens += 1
-        self._journal.append(Entry(self._assembler.push(token.piece), token))
+        self._journal.append(self._assembler.push(token.piece), token)
         if self._assembler.stopped:
             self._source.cancel(self.request.id)
             self._finish(self._finished("stop"))
 
     def _finish(self, end: End) -> None:
         if tail := self._assembler.finish():
-            self._journal.append(Entry(tail, None))
+            self._journal.append(tail, None)
         self._end = replace(end, places=self._places) if isinstance(end, Finished) and self._places else end
 
     def _finished(self, reason: Literal["stop", "cancelled"]) -> Finished:
@@ -200,7 +200,7 @@ class Session:
             if entry.token is not None:
                 self.completion_tokens += 1
                 self._assembler.push(entry.token.piece)
-            self._journal.append(entry)
+            self._journal.append(entry.text, entry.token)
         self._journal.unsent()
         self._journal.stored(self._journal.count)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -198,7 +199,7 @@ def test_the_brake_holds_near_the_capacity_and_lets_go_at_the_low_watermark() ->
 def test_who_takes_much_late_is_resumed_early() -> None:
     pacer = Pacer(capacity=10_000)
     assert pacer.low == 1000
-    pacer.rate, pacer._delays = 2000.0, deque([1.0, 2.0, 2.0])
+    pacer.rate, pacer._delays = 2000.0, array("d", [1.0, 2.0, 2.0])
     assert pacer.low == 4000
     pacer.rate = 1e9
     assert pacer.low == int(LOW_MOST * 10_000) < pacer.high
