@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
-import runpy
 import selectors
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from node.bench.through import serve
 from node.engine.worker import Worker
 from node.link import packet
 from node.link.connection import Connection
@@ -81,24 +76,20 @@ class Ledger:
 
         setattr(owner, name, watched)
 
-    def write(self, file: Path) -> None:
-        """Write what was spent, whole or not at all."""
+    def told(self) -> Counter[str]:
+        """What was spent until now."""
         self.enter(self._kind)
-        part = file.with_suffix(".part")
-        part.write_bytes(msgspec.json.encode(self.spent))
-        os.replace(part, file)
+        return self.spent
 
 
 def run(words: Sequence[str]) -> None:
     """The watched node."""
-    file, ledger = Path(words[0]), Ledger()
+    ledger = Ledger()
     for kind, places in WATCHED.items():
         for owner, names in places:
             for name in names:
                 ledger.watch(owner, name, kind)
-    signal.signal(signal.SIGUSR1, lambda number, frame: ledger.write(file))
-    sys.argv = ["outpost", *words[1:]]
-    runpy.run_module("node", run_name="__main__", alter_sys=True)
+    serve(words, ledger.told)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import signal
 import statistics
 import tempfile
 import time
@@ -18,13 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from node.bench.ledger import IDLE
 from node.bench.link import NOTICED_S
 from node.bench.linkcrowd import Crowd, Heard
 from node.bench.process import NodeProcess
 from node.bench.report import Figure
+from node.bench.through import asked
 from node.errors import OperatorError
 
 STALL_POINTS = 1.0  # percentage points that many streams may stall more than one
@@ -73,7 +70,11 @@ def plan_for(streams: int, *, quick: bool = False) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run: the answers, and what the node used from `begin` to `end`. `spent` are nanoseconds by kind of work."""
+    """A run: the answers, and what the node used from `begin` to `end`.
+
+    `made` are the times at which the engine made tokens, and `spent` nanoseconds by kind of work: a node tells one of
+    them.
+    """
 
     plan: Plan
     heard: Sequence[Heard]
@@ -84,6 +85,7 @@ class Seen:
     datagrams: int
     grown: int  # bytes that the node's memory grew by
     spent: Mapping[str, int]
+    made: Sequence[float] = ()
 
     @property
     def packet_us(self) -> float:
@@ -94,6 +96,11 @@ class Seen:
     def stalls(self) -> list[float]:
         """The stall ratio of each answer, in %."""
         return [stall(one.arrivals(self.begin, self.end), 1 / self.plan.rate) for one in self.heard]
+
+    @property
+    def made_late(self) -> float:
+        """The stall ratio of what the engine made, before any link had it, in %."""
+        return stall([at for at in self.made if self.begin <= at <= self.end], 1 / self.plan.rate)
 
     @property
     def counts(self) -> list[int]:
@@ -118,13 +125,13 @@ def stall(times: Sequence[float], pace: float) -> float:
 async def run(plan: Plan, *, watched: bool = False) -> Seen:
     """One node, one crowd, all of their answers; `watched` tells where the node's time goes, and costs some of it."""
     with tempfile.TemporaryDirectory() as folder:
-        ledger = Path(folder) / "spent.json"
-        through = ("node.bench.ledger", str(ledger)) if watched else ("node",)
-        async with NodeProcess(plan.changes, through=through) as node:
-            return await _measure(node, plan, ledger if watched else None)
+        file = Path(folder) / "told.json"
+        module = "node.bench.ledger" if watched else "node.bench.steptimes"
+        async with NodeProcess(plan.changes, through=(module, str(file))) as node:
+            return await _measure(node, plan, file, watched)
 
 
-async def _measure(node: NodeProcess, plan: Plan, ledger: Path | None) -> Seen:
+async def _measure(node: NodeProcess, plan: Plan, file: Path, watched: bool) -> Seen:
     patience_s = _PATIENCE_S + 4 * plan.tokens / plan.rate
     await _warm(node, plan)
     empty, crowd = node.rss(), Crowd(node.url, plan.streams, plan.tokens)
@@ -138,17 +145,18 @@ async def _measure(node: NodeProcess, plan: Plan, ledger: Path | None) -> Seen:
                 f"{plan.streams:,} streams never ran together: the first had ended when the last had begun.",
                 hint="Other work on the machine makes this likelier; so do more streams than it can bear.",
             )
-        spent = await _spent(node, ledger)
+        before = await asked(node, file, dict[str, int]) if watched else {}
         begin, cpu_s, own_s, count = time.monotonic(), node.cpu_s(), time.process_time(), crowd.datagrams
         await crowd.until(lambda one: one.ended > 0, patience_s)
         end, cpu_s, own_s = time.monotonic(), node.cpu_s() - cpu_s, time.process_time() - own_s
         count, grown = crowd.datagrams - count, node.rss() - empty
-        more = await _spent(node, ledger)
+        spent = await asked(node, file, dict[str, int]) if watched else {}
         await crowd.until(lambda one: one.ended == plan.streams, patience_s)
+        made = [] if watched else await asked(node, file, list[float])
     finally:
         crowd.close()
-    used = {kind: more[kind] - spent.get(kind, 0) for kind in more}
-    return Seen(plan, list(crowd.heard.values()), begin, end, cpu_s, own_s, count, grown, used)
+    used = {kind: spent[kind] - before.get(kind, 0) for kind in spent}
+    return Seen(plan, list(crowd.heard.values()), begin, end, cpu_s, own_s, count, grown, used, made)
 
 
 async def _warm(node: NodeProcess, plan: Plan) -> None:
@@ -160,28 +168,6 @@ async def _warm(node: NodeProcess, plan: Plan) -> None:
         await crowd.until(lambda one: one.ended == _WARM, _PATIENCE_S + _WARM_TOKENS / plan.rate)
     finally:
         crowd.close()
-
-
-async def _spent(node: NodeProcess, ledger: Path | None) -> dict[str, int]:
-    """What a watched node says of its time; nothing of another."""
-    if ledger is None:
-        return {}
-    told: dict[str, int] = {}
-    os.kill(node.pid, signal.SIGUSR1)
-    async with asyncio.timeout(_PATIENCE_S):
-        while not (told := _told(ledger)):  # noqa: ASYNC110  # another process writes it
-            await asyncio.sleep(0.01)
-    return told
-
-
-def _told(ledger: Path) -> dict[str, int]:
-    """What a watched node wrote, once; nothing where it has not yet."""
-    try:
-        written = ledger.read_bytes()
-    except FileNotFoundError:
-        return {}
-    ledger.unlink()
-    return msgspec.json.decode(written, type=dict[str, int])
 
 
 def figures(one: Seen, many: Sequence[Seen]) -> Iterator[Figure]:
@@ -210,6 +196,13 @@ def _crowded(seen: Seen, alone: float) -> Iterator[Figure]:
         at_most=STALL_POINTS if smooth else None,
         detail=f"{statistics.fmean(stalls):.2f} %, the worst stream {max(stalls):.2f} %; {load}",
     )
+    if seen.made:
+        yield Figure(
+            f"{title}: stall ratio of the engine itself",
+            seen.made_late,
+            "%",
+            detail="what it made late, before any link had it",
+        )
     least, median = min(counts), statistics.median(counts)
     pace = f"{median / window:.1f} tokens/s each, the slowest {least / window:.1f}"
     yield Figure(f"{title}: the slowest / the median", least / max(1, median), at_least=FAIR, detail=pace)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from node.bench import ledger as module
@@ -63,12 +62,12 @@ def test_what_fails_is_charged_and_fails(watched: tuple[Clock, Ledger, Work]) ->
     assert ledger.spent == {"other": 100, "outside": 10, "inside": 3}
 
 
-def test_it_is_written_whole(watched: tuple[Clock, Ledger, Work], tmp_path: Path) -> None:
-    _, ledger, work = watched
+def test_what_is_told_is_up_to_now(watched: tuple[Clock, Ledger, Work]) -> None:
+    clock, ledger, work = watched
     work.outer()
-    ledger.write(tmp_path / "spent.json")
-    assert msgspec.json.decode((tmp_path / "spent.json").read_bytes()) == {"other": 0, "outside": 15, "inside": 3}
-    assert [path.name for path in tmp_path.iterdir()] == ["spent.json"]
+    assert ledger.told() == {"other": 0, "outside": 15, "inside": 3}
+    clock.now += 2
+    assert ledger.told() == {"other": 2, "outside": 15, "inside": 3}
 
 
 def test_everything_that_is_watched_exists() -> None:
@@ -85,10 +84,8 @@ def test_a_watched_node_is_the_node(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         for owner, names in places:
             for name in names:
                 monkeypatch.setattr(owner, name, getattr(owner, name))
-    seen: list[list[str]] = []
-    monkeypatch.setattr("sys.argv", [])
-    monkeypatch.setattr(module.runpy, "run_module", lambda name, **_: seen.append([name, *module.sys.argv]))
-    monkeypatch.setattr(module.signal, "signal", lambda *_: None)
-    module.run([str(tmp_path / "spent.json"), "serve", "--help"])
-    assert seen == [["node", "outpost", "serve", "--help"]]
+    served: list[object] = []
+    monkeypatch.setattr(module, "serve", lambda words, tell: served.append((words, set(tell()))))
+    module.run(["file", "serve"])
+    assert served == [(["file", "serve"], {"other"})]
     assert all(hasattr(getattr(owner, names[0]), "__wrapped__") for (owner, names), *_ in WATCHED.values())

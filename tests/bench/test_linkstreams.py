@@ -47,6 +47,14 @@ def test_a_smooth_run_meets_every_target() -> None:
     assert of(found, "3 streams: tokens a chunk").value == 1
 
 
+def test_what_the_engine_made_late_is_told_beside_it() -> None:
+    """The reader sees both; the figure says which part is not the links'."""
+    late = [at + (0.02 if i % 2 else 0.0) for i, at in enumerate(STEADY)]
+    found = list(figures(seen(1, [heard(STEADY)]), [seen(2, [heard(late)] * 2, made=[-1.0, *late, 11.0])]))
+    engine = of(found, "2 streams: stall ratio of the engine itself").value
+    assert engine == pytest.approx(of(found, "2 streams: stall ratio over one stream's").value) == pytest.approx(20)
+
+
 def test_one_that_starves_one_that_is_late_and_one_that_is_wrong_are_seen() -> None:
     late = [at + (0.02 if i % 2 else 0.0) for i, at in enumerate(STEADY)]
     wrong = heard(STEADY)
@@ -108,3 +116,12 @@ async def test_a_few_streams_on_a_watched_node() -> None:
     assert min(found.counts) > 0
     assert set(found.spent) >= set(WATCHED)
     assert sum(found.spent.values()) > 0
+
+
+async def test_an_engine_that_is_not_watched_says_when_it_made_its_tokens() -> None:
+    found = await run(Plan(3, tokens=40, rate=40, settle_s=0.1))
+    assert not found.spent
+    assert list(found.made) == sorted(found.made)
+    made = [at for at in found.made if found.begin <= at <= found.end]
+    assert len(made) == pytest.approx(max(found.counts), abs=3)
+    assert min(min(one.times) for one in found.heard) > found.made[0]
