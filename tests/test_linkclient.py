@@ -13,6 +13,7 @@ import pytest
 from node.answer import Done, TextDelta
 from node.client import Client
 from node.errors import InvalidRequest, ModelNotFound
+from node.link.packet import VERSION
 from node.linkclient import LinkEnd
 from node.runtime import Node
 from node.server.app import LINKS
@@ -94,7 +95,7 @@ async def test_a_client_of_another_version_stays_on_the_websocket(
     start_node: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node(engine_kind="echo", link_enabled=True)
-    monkeypatch.setattr("node.linkclient._WANTED", {"versions": [2]})
+    monkeypatch.setattr("node.linkclient._WANTED", {"versions": [VERSION + 1]})
     async with client_of(node) as client:
         expected, _ = await text_of(client, "sse", max_tokens=50)
         end = client._http.keep(LinkEnd)
@@ -102,7 +103,7 @@ async def test_a_client_of_another_version_stays_on_the_websocket(
         assert end._opening is not None
         await asyncio.wait([end._opening], timeout=30)
         assert end.refused is not None
-        assert "version 1" in end.refused.message
+        assert f"version {VERSION}" in end.refused.message
         assert (await text_of(client, max_tokens=50))[0] == expected
         assert not end.works
         refused = end._opening
@@ -114,15 +115,15 @@ async def test_a_node_that_takes_another_version_is_not_talked_to(
     start_node: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await start_node(engine_kind="echo", link_enabled=True)
-    monkeypatch.setattr("node.linkclient._WANTED", {"versions": [1, 2]})
-    monkeypatch.setattr("node.link.packet.VERSION", 2)
+    monkeypatch.setattr("node.linkclient._WANTED", {"versions": [VERSION, VERSION + 1]})
+    monkeypatch.setattr("node.link.packet.VERSION", VERSION + 1)
     async with client_of(node) as client:
         end = client._http.keep(LinkEnd)
         end.begin()
         assert end._opening is not None
         await asyncio.wait([end._opening], timeout=30)
         assert end.refused is not None
-        assert "version 2, not 1" in end.refused.message
+        assert f"version {VERSION + 1}, not {VERSION}" in end.refused.message
 
 
 @asynccontextmanager

@@ -26,6 +26,7 @@ _EARLY_S = 0.01
 _AT_FIRST_S = 1.0  # of the rate that may go at once before anything is known of the path
 _AT_FIRST_OVERDUE_S = 1.0  # what was sent so long ago goes again
 _REORDER_S = 0.02
+_ACK_WAIT_S = 0.3  # on a full path acknowledgements are few and wait for what they can travel with
 _LATE_COPY_S = 0.02  # who is so busy does not send twice what it can hardly send once
 _SPREAD_S = 0.01  # a flight takes at least so long: it must outlast a short burst
 
@@ -156,8 +157,9 @@ class Departures:
             schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
             return []
         overdue = path.srtt + max(0.02, 2 * path.rttvar) if path.measured else _AT_FIRST_OVERDUE_S
+        overdue += _ACK_WAIT_S if path.tight else 0.0
         symbols = 0 if narrow else min(6, max(2, path.burst_q95))
-        blocks = sender.compose(budget, now, overdue, symbols, most)
+        blocks = sender.compose(budget, now, overdue, symbols, most, alone=len(self._busy) == 1)
         more = sender.fresh
         schedule.sent(kind, now, more)
         if kind is Kind.NEWS and not more:

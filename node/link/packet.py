@@ -1,6 +1,6 @@
 """The datagram: a head in the clear, then sealed blocks, as compact as short packets ask for.
 
-This is version 1 of the format, and of what `connection` does with it. Nothing in a datagram says so: both ends agree
+This is version 2 of the format, and of what `connection` does with it. Nothing in a datagram says so: both ends agree
 on it before the first one, over HTTP (`server.links`), and the labels of `crypto` name it, so that ends of different
 versions have different keys.
 
@@ -25,10 +25,13 @@ The body is a row of blocks, each with its type in its first byte:
     9 RESPONSE  8 bytes
     10 PING
     11 CLOSE    reason 1
-    128 + count WORDS: slot 1 | first 2 | count lengths of 4 bits each, the first one high, to whole bytes | bytes
+    128 + count WORDS: slot 1 | first 2 | row
+    64 + 16 × count + 4 × older + newer  PAIRED: slot 1 | first 2 | row | parity, to the end of the body
 
-WORDS is DATA of 1 to 127 chunks that are all shorter than 16 bytes, as tokens are; the last half byte may be unused
-and is 0.
+WORDS is DATA of 1 to 127 chunks that are all shorter than 16 bytes, as tokens are. Their row is the lengths of all, 4
+bits each, the first one high, to whole bytes (a half that is left over is 0), and then the bytes of all. PAIRED is the
+same of 1 to 3 chunks, and always the last block. Before its chunks there were `newer` ones, and before these `older`
+ones, 1 to 3 of each; the parity is the exclusive-or of the rows of both, the shorter one filled up with zeros.
 A slot is one reply; chunks are numbered from 0, and `first` is the low 16 bits of such a number: the nearest to the
 next that is wanted; so at most 16384 chunks may be under way. Of a REPAIR's symbols the first has the number `symbol`,
 the others follow it modulo 128; `size` is a shard's size. ACK speaks of packets: bit i of the bitmap (from the right)
@@ -47,7 +50,7 @@ import msgspec
 
 from node.errors import LinkError
 
-VERSION = 1
+VERSION = 2
 KIND, SHORT_KIND = 0x4F, 0x4E
 MAX_DATAGRAM = 1200
 HEAD, SHORT_HEAD = struct.Struct(">BII"), struct.Struct(">BIH")
@@ -56,7 +59,8 @@ BITMAP = 64
 DELAY_UNIT_S = 100e-6
 
 _SHORT_SPAN = 0x4000
-_MOST_WORDS, _LONGEST_WORD = 0x7F, 0x0F
+LONGEST_WORD, MOST_PAIRED = 0x0F, 3
+_MOST_WORDS = 0x7F
 _SLOT_FIRST = struct.Struct(">BH")
 _SLOT_FIRST_COUNT = struct.Struct(">BHB")
 _REPAIR = struct.Struct(">BHBBBB")
@@ -65,14 +69,19 @@ _ACK = struct.Struct(">IHQ")
 _GOT = struct.Struct(">BBIB")
 _FLIGHT = struct.Struct(">BBBBBH")
 
-WORDS = 0x80
+WORDS, PAIRED = 0x80, 0x40
 PAD, DATA, REPAIR, END, STOP, ACK, GOT, FLIGHT, CHALLENGE, RESPONSE, PING, CLOSE = range(12)
 
 
 class Data(msgspec.Struct, frozen=True):
+    """With a `parity`, which covers the `older` and `newer` chunks before, it is the last block of its packet."""
+
     slot: int
     first: int
     chunks: Sequence[bytes]
+    older: int = 0
+    newer: int = 0
+    parity: bytes = b""
 
 
 class Repair(msgspec.Struct, frozen=True):
@@ -190,8 +199,10 @@ GOT_HEAD = 1 + _GOT.size
 def encode(block: Block) -> bytes:
     """The bytes of a block; its numbers must fit their fields."""
     match block:
+        case Data(parity=parity) if parity:
+            return _encode_paired(block)
         case Data(slot, first, chunks):
-            if 0 < len(chunks) <= _MOST_WORDS and max(map(len, chunks)) <= _LONGEST_WORD:
+            if 0 < len(chunks) <= _MOST_WORDS and max(map(len, chunks)) <= LONGEST_WORD:
                 return _encode_words(slot, first, chunks)
             parts = [bytes((DATA,)), _SLOT_FIRST_COUNT.pack(slot, first & 0xFFFF, len(chunks))]
             for chunk in chunks:
@@ -223,9 +234,28 @@ def encode(block: Block) -> bytes:
 def _encode_words(slot: int, first: int, chunks: Sequence[bytes]) -> bytes:
     if len(chunks) == 1:  # most packets bring one token
         return bytes((WORDS | 1, slot, first >> 8 & 0xFF, first & 0xFF, len(chunks[0]) << 4)) + chunks[0]
-    lengths = [*map(len, chunks), 0]
+    return bytes((WORDS | len(chunks),)) + _SLOT_FIRST.pack(slot, first & 0xFFFF) + row(chunks)
+
+
+def row(words: Sequence[bytes]) -> bytes:
+    """The lengths of words, and then their bytes."""
+    lengths = [*map(len, words), 0]
     halves = bytes(high << 4 | low for high, low in zip(lengths[:-1:2], lengths[1::2], strict=True))
-    return b"".join((bytes((WORDS | len(chunks),)), _SLOT_FIRST.pack(slot, first & 0xFFFF), halves, *chunks))
+    return b"".join((halves, *words))
+
+
+def words_in(data: bytes, count: int) -> list[bytes]:
+    """The words of a row that more zeros may follow; raises LinkError where it is none."""
+    reader = _Reader(data)
+    found = reader.words(count)
+    if reader.rest.strip(b"\x00"):
+        raise LinkError("There is more than the words of a row.")
+    return found
+
+
+def _encode_paired(block: Data) -> bytes:
+    kind = PAIRED + 16 * len(block.chunks) + 4 * block.older + block.newer
+    return bytes((kind,)) + _SLOT_FIRST.pack(block.slot, block.first & 0xFFFF) + row(block.chunks) + block.parity
 
 
 def _encode_got(block: Got) -> bytes:
@@ -283,16 +313,32 @@ class _Reader:
             case 11:
                 return Close(self._byte())
         if kind > WORDS:
-            return self._words(kind - WORDS)
+            slot, first = self._unpack(_SLOT_FIRST)
+            return Data(slot, first, self.words(kind - WORDS))
+        if WORDS > kind > PAIRED:
+            return self._paired(kind)
         raise LinkError(f"There is no block of type {kind}.")
 
-    def _words(self, count: int) -> Data:
+    def _paired(self, kind: int) -> Data:
         slot, first = self._unpack(_SLOT_FIRST)
+        count, older, newer = kind >> 4 & 3, kind >> 2 & 3, kind & 3
+        words, parity = self.words(count), self._bytes(len(self.rest))
+        if not (count and older and newer and parity):
+            raise LinkError("A pair of nothing.")
+        return Data(slot, first, words, older, newer, parity)
+
+    def words(self, count: int) -> list[bytes]:
+        """A row of so many words."""
         halves = self._bytes((count + 1) // 2)
         lengths = [length for byte in halves for length in (byte >> 4, byte & 0x0F)]
         if sum(lengths[count:]):
             raise LinkError("A length of a word that is not there.")
-        return Data(slot, first, [self._bytes(length) for length in lengths[:count]])
+        return [self._bytes(length) for length in lengths[:count]]
+
+    @property
+    def rest(self) -> bytes:
+        """What was not read."""
+        return self._body[self._at :]
 
     def _got(self) -> Got:
         slot, state, following, count = self._unpack(_GOT)

@@ -37,7 +37,7 @@ _IDLE_S = 0.5  # without a packet: more than the slowest path's own pace
 _DOUBT = 0.9
 _LESS, _LEAST_SHARE = 0.0025, 0.5  # of what arrives: below it without a queue, and at most
 _CALM_S, _CALM_QUEUE_S = 2.0, 0.005  # without a queue for so long, the limit grows
-_GROWTH = 0.005  # above what arrives, for each second of calm
+_GROWTH = 0.002  # above what arrives, for each second of calm
 _UNUSED, _FREE_GROWTH = 1.25, 0.5  # where the limit is so many times what arrives, nobody feels it
 _SLOWEST = 300.0  # bytes a second; a limit below is a queue that others made
 _BURSTS = 16  # longest burst told apart
@@ -173,7 +173,7 @@ class Path:
         if unused:
             self._limit *= 1 + step * _FREE_GROWTH
         else:
-            self._limit = max(self._limit, capacity * (1 + _GROWTH * calm))
+            self._limit = max(self._limit, capacity * (1 + _GROWTH * calm * calm))
         if self._limit > FIRST_RATE:
             self._limit = math.inf
 

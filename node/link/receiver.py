@@ -1,10 +1,10 @@
 """The receiving half of one reply: chunks in order, whatever order, copies, symbols and shards they come in.
 
 What it holds is bounded: at most `AHEAD` chunks beyond the next one, the short ones of the last `HISTORY` chunks
-(repair symbols cover them), `SYMBOLS` symbols, and one flight of at most twice `MAX_FLIGHT` shards. Chunks ahead and
-shards of all slots of a link share one `Store` of `HELD` bytes, symbols and the last chunks another of `KEPT`. What
-goes beyond is dropped as if it had been lost on the way; it is sent again. The next chunk itself needs no store, so a
-full one cannot stop a text.
+(repair symbols cover them), `SYMBOLS` symbols, `PAIRS` pairs, and one flight of at most twice `MAX_FLIGHT` shards.
+Chunks ahead and shards of all slots of a link share one `Store` of `HELD` bytes, symbols, pairs and the last chunks
+another of `KEPT`. What goes beyond is dropped as if it had been lost on the way; it is sent again. The next chunk
+itself needs no store, so a full one cannot stop a text.
 
 The end tells how many chunks and bytes the text has, and its CRC-32: the text is whole when all agree, and wrong, for
 good, when they do not.
@@ -18,12 +18,13 @@ from node.link.fec import LENGTH, MAX_SHARD, WINDOW, Symbol, recover
 from node.link.flight import MAX_FLIGHT, join
 from node.link.frame import crc32
 from node.link.packet import Data, End, Flight, Got, Repair
+from node.link.pairs import Pair, pair_in, solve
 
 AHEAD = 4096
 HELD = 1 << 20  # bytes, for all slots of a link
 KEPT = 256 << 10
 HISTORY = 128
-SYMBOLS = 24
+SYMBOLS, PAIRS = 24, 8
 _ENTRY, _SYMBOL = 64, 128  # bytes that a chunk costs beside its own
 _RANGES = 16  # missing ranges told in one GOT
 
@@ -66,6 +67,7 @@ class Receiver:
         self._store = store or Store()
         self._highest = first - 1  # largest chunk number heard of
         self._symbols: list[Symbol] = []
+        self._pairs: list[Pair] = []
         self._flight: tuple[int, int, int] | None = None
         self._shards: dict[int, bytes] = {}
         self._landed = False  # every chunk of the flight is known
@@ -100,6 +102,9 @@ class Receiver:
         first = self._number(block.first)
         for number, chunk in enumerate(block.chunks, first):
             self._take(number, chunk)
+        if block.parity and self.gaps and self._store.kept.take(len(block.parity) + _SYMBOL):
+            self._pairs.append(pair_in(block, first))
+            self._keep_pairs(self._pairs[-PAIRS:])
         return self._deliver()
 
     def repair(self, block: Repair) -> None:
@@ -118,9 +123,11 @@ class Receiver:
 
     def mend(self) -> list[bytes]:
         """What follows from symbols, once all of a datagram is known: solving for each block would cost too much."""
-        if self.done or not self._symbols or not self.gaps:
+        if self.done or not (self._symbols or self._pairs) or not self.gaps:
             return []
-        found = recover(self._symbols, self._recent | self._ahead)
+        known = self._recent | self._ahead
+        found = recover(self._symbols, known) if self._symbols else {}
+        found |= solve(self._pairs, known | found)
         self.repaired += len(found)
         for number, chunk in found.items():
             self._take(number, chunk)
@@ -217,6 +224,14 @@ class Receiver:
             self._store.kept.free += len(self._recent.pop(next(iter(self._recent)))) + _ENTRY
         if self._symbols:
             self._keep_symbols([one for one in self._symbols if one.first + one.count > self.next])
+        if self._pairs:
+            self._keep_pairs([one for one in self._pairs if one.newer.stop > self.next])
+
+    def _keep_pairs(self, kept: list[Pair]) -> None:
+        """As `_keep_symbols`."""
+        before, self._pairs = self._pairs, kept
+        self._store.kept.free += sum(len(one.parity) + _SYMBOL for one in before)
+        self._store.kept.free -= sum(len(one.parity) + _SYMBOL for one in kept)
 
     def _keep_symbols(self, kept: list[Symbol]) -> None:
         """These only; they are some of those that are here."""
@@ -233,6 +248,7 @@ class Receiver:
         """Forget what is held: it is over."""
         self._drop_shards()
         self._keep_symbols([])
+        self._keep_pairs([])
         self._store.free += sum(len(chunk) + _ENTRY for chunk in self._ahead.values())
         self._store.kept.free += sum(len(chunk) + _ENTRY for chunk in self._recent.values())
         self._recent.clear()

@@ -4,10 +4,10 @@ A packet carries, as far as its budget goes,
 
 1. everything that is not acknowledged, oldest first (L1): on a path with losses each packet repairs the ones before it;
 2. where that is too much: what is new and what is overdue, and repair symbols over the rest of the window (L2);
-3. on a path that is full already (lean): what is known to be lost, what is new, what is overdue, and what the packet
-   before brought, once more: a lost packet is repaired by the next, for the fewest bytes. What the one before that
-   brought comes a third time where all of it is shorter than a packet's headers: two losses in a row would cost a round
-   trip;
+3. on a path that is full already (lean): what is known to be lost, what is new, what is overdue, and the parity of what
+   the two packets before brought (`pairs`): a lost packet is repaired by the next, two in a row by the two after them,
+   for the fewest bytes. Where chunks are too long for that, what the packet before brought goes once more instead, and
+   what the one before that brought for a third time, where all of it is shorter than a packet's headers;
 4. a backlog that no packet holds goes out as a flight (L3, `flight`), and has its time to arrive before the others
    touch it again.
 
@@ -20,10 +20,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from node.link import flight, packet
+from node.link import flight, packet, pairs
 from node.link.fec import LENGTH, MAX_SHARD, WINDOW, repair_symbol, shard_size
 from node.link.frame import crc32
-from node.link.packet import DATA_HEAD, REPAIR_HEAD, Block, Data, End, Flight, Got, Repair, data_size
+from node.link.packet import (
+    DATA_HEAD,
+    LONGEST_WORD,
+    MOST_PAIRED,
+    REPAIR_HEAD,
+    Block,
+    Data,
+    End,
+    Flight,
+    Got,
+    Repair,
+    data_size,
+)
 
 SPAN = 0x4000  # chunks under way: half of what 16 bits tell apart is 0x8000, and a delayed packet may be older
 MAX_CHUNK = 1000  # bytes; a longer text must be split, at characters
@@ -52,8 +64,9 @@ class Sender:
         self._sent: dict[int, float] = {}  # when last
         self._late: set[int] = set()  # reported missing after they must have come
         self._aloft: tuple[range, float] = (range(0), 0.0)  # in a flight that may land until then
-        self._previous: list[int] = []  # what the last packet brought for the first time, or because it was lost,
-        self._older: list[int] = []  # and the one before
+        self._previous: list[int] = []  # what the last packet brought for the first time,
+        self._older: list[int] = []  # and the one before,
+        self._mended: list[int] = []  # and what the last packet brought because it was lost
         self._symbol = 0
         self._flights = 0
 
@@ -149,46 +162,80 @@ class Sender:
         self._come.discard(number)
         self._late.discard(number)
 
-    def compose(self, budget: int, now: float, overdue: float, symbols: int, most: int = 0) -> list[Block]:
+    def compose(
+        self, budget: int, now: float, overdue: float, symbols: int, most: int = 0, *, alone: bool = True
+    ) -> list[Block]:
         """Blocks of at most `budget` bytes; chunks sent over `overdue` seconds ago are sent again before others.
 
         `symbols` is how many repair symbols cover what finds no room; with none, the packet is lean. A chunk that is
-        larger than the budget goes alone, in at most `most` bytes.
+        larger than the budget goes alone, in at most `most` bytes. No other reply's blocks follow where it is `alone`.
         """
         end = self._end_within(max(budget, most))
         room = budget - sum(_END_SIZE + len(one.meta) for one in end)
         aloft = now < self._aloft[1]
         numbers = [n for n in self._chunks if n not in self._come and not (aloft and self._flies(n, now))]
-        fresh, window = self._fresh, list[int]()
+        fresh, window, parity = self._fresh, list[int](), b""
         if not symbols or (not self._surely_fits(room) and _size(numbers, self._chunks) > room):
             old, new = [n for n in numbers if n < fresh], [n for n in numbers if n >= fresh]
-            again = [n for n in old if n in self._late or n in self._previous or now - self._sent[n] > overdue]
-            lost = [n for n in again if n in self._late]
-            wanted = [*again, *new]
-            if not symbols:  # news before copies, but not before what all news wait for
-                wanted = [*lost, *new, *(n for n in again if n not in self._late), *self._third(old, again, new)]
+            wanted = [
+                *(n for n in old if n in self._late or n in self._previous or self._sent[n] < now - overdue),
+                *new,
+            ]
+            if not symbols:
+                wanted, parity = self._lean(old, new, now - overdue, room, alone)
+                room -= len(parity)
             for window in (self._window(old, symbols, room), []):
                 numbers = _fitting(wanted, self._chunks, room - _repair_size(window, self._chunks, symbols))
                 if numbers or not wanted:
                     break
             if not numbers and (numbers := _fitting(wanted[:1], self._chunks, most)):
                 end = []
-        first = [number for number in numbers if number >= fresh or number in self._late]
+        blocks = self._blocks(numbers, fresh, parity)
+        self._mended = [number for number in numbers if number in self._late]
         self._mark(numbers, now)
-        self._previous, self._older = first, self._previous
-        blocks: list[Block] = list(_runs(self.slot, numbers, self._chunks))
+        self._previous, self._older = [number for number in numbers if number >= fresh], self._previous
         if window and (rest := [number for number in window if number not in numbers]):
             blocks.append(self._repair(range(rest[0], rest[-1] + 1), symbols))
-        return blocks if self.fresh else [*blocks, *end]
+        return blocks if self.fresh else [*end, *blocks] if parity else [*blocks, *end]
+
+    def _lean(
+        self, old: Sequence[int], new: Sequence[int], before: float, room: int, alone: bool
+    ) -> tuple[list[int], bytes]:
+        """What a lean packet carries, what matters most first, and what repairs the two before it."""
+        lost = [n for n in old if n in self._late]
+        again = [n for n in old if n not in self._late and (n in self._mended or self._sent[n] < before)]
+        parity = self._pair(new) if alone else b""
+        if parity and _size(sorted([*lost, *new]), self._chunks) + len(parity) <= room:
+            return [*lost, *new, *again], parity  # news before copies, but not before what all news wait for
+        again = sorted({*again, *(n for n in old if n in self._previous and n not in self._late)})
+        third = [n for n in old if n in self._older and n not in again and n not in lost]
+        if _size(sorted([*third, *again, *lost, *new]), self._chunks) > _CHEAP + DATA_HEAD:
+            third = []
+        return [*lost, *new, *again, *third], b""
+
+    def _pair(self, new: Sequence[int]) -> bytes:
+        """The parity of what the last two packets brought, where it can be said together with what is new."""
+        older, newer = self._older, self._previous
+        rows = [*older, *newer, *new]
+        if not (older and newer and new) or max(map(len, (older, newer, new))) > MOST_PAIRED:
+            return b""
+        if rows[0] < self.first_unacked or rows != list(range(rows[0], rows[0] + len(rows))):
+            return b""
+        if max(len(self._chunks[n]) for n in rows) > LONGEST_WORD:
+            return b""
+        return pairs.parity([self._chunks[n] for n in older], [self._chunks[n] for n in newer])
+
+    def _blocks(self, numbers: Sequence[int], fresh: int, parity: bytes) -> list[Block]:
+        """DATA blocks of these chunks; a `parity` goes with those that are new."""
+        if not parity or not numbers or numbers[-1] < fresh:
+            return list(_runs(self.slot, numbers, self._chunks))
+        new = [self._chunks[n] for n in numbers if n >= fresh]
+        paired = Data(self.slot, fresh, new, len(self._older), len(self._previous), parity)
+        return [*_runs(self.slot, [n for n in numbers if n < fresh], self._chunks), paired]
 
     def _surely_fits(self, room: int) -> bool:
         """Whether all that is not acknowledged fits, however it is cut into blocks: quickly told, and mostly so."""
         return self.unacknowledged + len(self._chunks) * (2 + DATA_HEAD) <= room
-
-    def _third(self, old: Sequence[int], again: Sequence[int], new: Sequence[int]) -> list[int]:
-        """What a lean packet carries for the third time."""
-        older = [number for number in old if number in self._older and number not in again]
-        return older if _size([*older, *again, *new], self._chunks) <= _CHEAP + DATA_HEAD else []
 
     def next_alone(self, now: float, *, anew: bool) -> tuple[int, bytes] | None:
         """The one chunk to send next: what is lost, else what is new, else with `anew` the oldest again."""
@@ -210,7 +257,9 @@ class Sender:
 
         Where losses come in `bursts`, the last few chunks: the packets that brought them are lost, too.
         """
-        last = range(self._fresh - _COPY, self._fresh) if bursts else {*self._older[-1:], *self._previous}
+        last = (
+            range(self._fresh - _COPY, self._fresh) if bursts else {*self._mended, *self._older[-1:], *self._previous}
+        )
         numbers = [number for number in sorted(last) if number in self._chunks and number not in self._come]
         end = self._end_within(budget) if not self.fresh else []
         room = budget - sum(_END_SIZE + len(one.meta) for one in end)

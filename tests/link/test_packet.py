@@ -33,6 +33,10 @@ shards = st.integers(1, 40).flatmap(
 
 count = st.integers(0, 32767)
 gots = st.builds(Got, byte, long, st.lists(st.tuples(count, count), max_size=8), st.booleans(), st.booleans())
+word, few = st.binary(max_size=15), st.integers(1, 3)
+paired = st.builds(
+    Data, byte, short, st.lists(word, min_size=1, max_size=3), few, few, st.binary(min_size=1, max_size=50)
+)
 blocks: st.SearchStrategy[Block] = st.one_of(
     st.builds(Data, byte, short, st.lists(st.binary(max_size=300), max_size=5)),
     st.builds(Repair, byte, short, byte, byte, shards),
@@ -51,6 +55,11 @@ blocks: st.SearchStrategy[Block] = st.one_of(
 @given(st.lists(blocks, max_size=6), st.integers(0, 9))
 def test_there_and_back(row: list[Block], padding: int) -> None:
     assert decode(b"".join(map(encode, row)) + bytes(padding)) == row
+
+
+@given(st.lists(blocks, max_size=3), paired)
+def test_what_is_paired_goes_on_to_the_end(row: list[Block], last: Data) -> None:
+    assert decode(b"".join(map(encode, [*row, last]))) == [*row, last]
 
 
 @given(st.binary(max_size=300))
@@ -77,6 +86,7 @@ def test_a_block_that_is_cut_short_is_a_link_error(block: Block) -> None:
         (Data(1, 2, [b"ab", b"y" * 16]), "01 01 0002 02 02 6162 10" + "79" * 16),
         (Data(1, 2, []), "01 01 0002 00"),
         (Data(1, 65537, [b"x" * 128]), "01 01 0001 01 8080" + "78" * 128),
+        (Data(1, 0x10203, [b"ab", b""], 1, 3, b"xyz"), "67 01 0203 20 6162 78797a"),
         (Repair(1, 2, 3, 4, [b"ab", b"cd"]), "02 01 0002 03 04 02 02 6162 6364"),
         (End(1, 2, 3, 4, b"m"), "03 01 00000002 00000003 00000004 01 6d"),
         (Stop(9), "04 09"),
@@ -101,6 +111,13 @@ def test_more_words_than_their_head_can_count_are_data() -> None:
 def test_a_length_without_its_word_is_a_link_error() -> None:
     assert decode(bytes.fromhex("81 00 0000 10 61")) == [Data(0, 0, [b"a"])]
     for wrong in ("81 00 0000 11 61", "80 00 0000"):
+        with pytest.raises(LinkError):
+            decode(bytes.fromhex(wrong))
+
+
+def test_a_pair_of_nothing_is_a_link_error() -> None:
+    assert decode(bytes.fromhex("55 01 0002 20 6162 78")) == [Data(1, 2, [b"ab"], 1, 1, b"x")]
+    for wrong in ("51 01 0002 20 6162 78", "54 01 0002 20 6162 78", "55 01 0002 20 6162", "45 01 0002 20 6162", "40"):
         with pytest.raises(LinkError):
             decode(bytes.fromhex(wrong))
 

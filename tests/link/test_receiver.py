@@ -13,7 +13,8 @@ from node.link import flight, packet
 from node.link.fec import repair_symbol
 from node.link.frame import crc32
 from node.link.packet import Data, End, Flight, Got, Repair
-from node.link.receiver import AHEAD, HELD, HISTORY, Receiver, Store
+from node.link.pairs import parity
+from node.link.receiver import AHEAD, HELD, HISTORY, KEPT, PAIRS, Receiver, Store
 
 
 def end_of(chunks: list[bytes]) -> End:
@@ -90,6 +91,36 @@ def test_symbols_repair_what_was_lost() -> None:
     assert receiver.mend() == chunks[10:]
     assert receiver.repaired == 2
     assert receiver.got() == Got(0, 20, [])
+
+
+def said(groups: list[list[bytes]], lost: set[int], first: int = 0) -> tuple[Receiver, list[bytes]]:
+    """Packets that bring these groups, each with the parity of the two before, but for some that are lost."""
+    receiver, came = Receiver(0, first), []
+    for i, group in enumerate(groups):
+        older, newer = groups[i - 2 : i] if i > 1 else ([], [])
+        told = parity(older, newer) if i > 1 else b""
+        start = first + sum(map(len, groups[:i]))
+        if i not in lost:
+            came += receiver.data(Data(0, start % 65536, group, len(older), len(newer), told))
+            came += receiver.mend()
+    return receiver, came
+
+
+@pytest.mark.parametrize("first", [0, 250, 65_530])
+@pytest.mark.parametrize("lost", [set(), {1}, {2, 3}, {2, 4}, {1, 2, 5, 6}])
+def test_pairs_repair_one_packet_and_two_in_a_row(lost: set[int], first: int) -> None:
+    groups = [[b"%d" % i * (1 + j) for j in range(1 + i % 3)] for i in range(10)]
+    receiver, came = said(groups, lost, first)
+    assert came == [word for group in groups for word in group]
+    assert receiver.repaired == sum(len(groups[i]) for i in lost)
+    assert receiver._pairs == []
+
+
+def test_pairs_of_what_never_comes_are_few() -> None:
+    receiver, _ = said([[b"a"]] * 60, set(range(1, 60, 2)) | {10, 20})
+    assert len(receiver._pairs) <= PAIRS
+    receiver.close()
+    assert receiver._store.kept.free == KEPT
 
 
 def test_symbols_come_before_the_chunks_they_cover() -> None:

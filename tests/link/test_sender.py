@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.link import packet
+from node.link import packet, pairs
 from node.link.frame import crc32
 from node.link.packet import Block, Data, End, Got, Repair
 from node.link.sender import MAX_CHUNK, SPAN, Sender
@@ -86,14 +86,49 @@ def test_overdue_chunks_go_before_new_ones() -> None:
 
 
 def test_a_lean_packet_repeats_the_one_before() -> None:
-    sender = filled(2)
+    sender = filled(2, b"x" * 5)
     assert numbers(sender.compose(200, 1.0, 9.0, 0)) == [0, 1]
-    sender.push(b"two")
+    sender.push(b"no word: it is long")
     assert numbers(sender.compose(200, 1.1, 9.0, 0)) == [0, 1, 2]
+    sender.push(b"a")
+    assert numbers(sender.compose(200, 1.2, 9.0, 0)) == [2, 3], "more bytes than are worth a third time"
+    sender.push(b"b")
+    assert numbers(sender.compose(200, 1.3, 9.0, 0)) == [2, 3, 4], "so few that they are"
+    sender.push(b"c")
+    (block,) = sender.compose(200, 1.4, 9.0, 0)
+    assert block == Data(3, 5, [b"c"], 1, 1, pairs.parity([b"a"], [b"b"])), "and words are paired"
+
+
+def test_a_lean_packet_of_words_repairs_the_two_before_it() -> None:
+    sender = filled(2)
+    sender.compose(200, 1.0, 9.0, 0)
+    sender.push(b"two")
+    sender.compose(200, 1.1, 9.0, 0)
     sender.push(b"three")
-    assert numbers(sender.compose(200, 1.2, 9.0, 0)) == [0, 1, 2, 3], "so few bytes that they are worth a third time"
     sender.push(b"four")
-    assert numbers(sender.compose(200, 1.3, 9.0, 0)) == [2, 3, 4], "but not a fourth"
+    sender.finish()
+    end, block = sender.compose(200, 1.2, 9.0, 0)
+    assert isinstance(end, End), "what is paired goes last, and so need not say how long it is"
+    assert block == Data(3, 3, [b"three", b"four"], 2, 1, pairs.parity([b"abcde"] * 2, [b"two"]))
+
+
+def test_news_go_before_what_repairs() -> None:
+    sender = filled(2)
+    sender.compose(200, 1.0, 9.0, 0)
+    sender.push(b"two")
+    sender.compose(200, 1.1, 9.0, 0)
+    for _ in range(3):
+        sender.push(b"three")
+    (block,) = sender.compose(25, 1.2, 9.0, 0)
+    assert block == Data(3, 3, [b"three"] * 3)
+
+
+def test_only_what_goes_last_is_paired() -> None:
+    sender = filled(1)
+    for now in (1.0, 1.1):
+        sender.compose(200, now, 9.0, 0)
+        sender.push(b"other")
+    assert numbers(sender.compose(200, 1.2, 9.0, 0, alone=False)) == [0, 1, 2]
 
 
 def test_a_lean_packet_brings_what_is_lost_before_news() -> None:
@@ -110,7 +145,7 @@ def test_what_is_long_goes_twice_only() -> None:
     sender = filled(1)
     for number in range(1, 4):
         sender.compose(200, 1.0 + number, 9.0, 0)
-        sender.push(b"%d" % number * 12)
+        sender.push(b"%d" % number * 16)
     assert numbers(sender.compose(200, 9.0, 99.0, 0)) == [2, 3]
 
 

@@ -53,7 +53,7 @@ def test_blocks_are_read_as_they_are_said() -> None:
 
 def test_datagrams_open_with_keys_derived_elsewhere() -> None:
     for one in stored("packets.json")["datagrams"]:
-        label = b"outpost link 1 from client" if one["from_client"] else b"outpost link 1 from node"
+        label = b"outpost link 2 from client" if one["from_client"] else b"outpost link 2 from node"
         keys = HKDF(SHA256(), 44, one["connection"].to_bytes(4, "big"), label).derive(SECRET)
         nonce = (int.from_bytes(keys[32:], "big") ^ one["number"]).to_bytes(12, "big")
         data, head = bytes.fromhex(one["datagram"]), one["head"]

@@ -14,6 +14,7 @@ import pytest
 
 from node.link.connection import Connection
 from node.link.events import Came, Ended, Event
+from node.link.packet import VERSION
 from node.link.udp import UdpLinks
 from node.link.words import Words, cut
 from node.runtime import Node
@@ -60,7 +61,10 @@ class Talk:
 
 @asynccontextmanager
 async def talking(node: Node) -> AsyncIterator[Talk]:
-    async with aiohttp.ClientSession() as session, session.post(f"{node.url}/v1/link") as response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{node.url}/v1/link", json={"versions": [VERSION]}) as response,
+    ):
         talk = Talk(await response.json())
     await talk.udp.open("127.0.0.1", talk.port, peer=True)
     talk.udp.add(talk.link)

@@ -14,6 +14,7 @@ import pytest
 from node.bench.linkcrowd import Crowd
 from node.client import Client
 from node.errors import SettingsError
+from node.link.packet import VERSION
 from node.linkclient import LinkEnd
 from node.runtime import Node
 from node.server.app import LINKS
@@ -22,7 +23,10 @@ from node.server.links import _is_here
 Start = Callable[..., Awaitable[Node]]
 
 
-async def ask(node: Node, key: str | None = None, body: bytes = b"") -> tuple[int, dict[str, Any]]:
+WANTED = b'{"versions": [%d]}' % VERSION
+
+
+async def ask(node: Node, key: str | None = None, body: bytes = WANTED) -> tuple[int, dict[str, Any]]:
     headers, url = {"Authorization": f"Bearer {key}"} if key else {}, f"{node.url}/v1/link"
     async with aiohttp.ClientSession() as session, session.post(url, headers=headers, data=body) as response:
         return response.status, await response.json()
@@ -38,20 +42,29 @@ async def test_a_key_is_handed_out_to_this_machine(start_node: Start) -> None:
     assert first["port"] == second["port"]
 
 
-@pytest.mark.parametrize("said", ["", "{}", '{"versions": [1]}', '{"versions": [3, 2, 1], "later": "more"}'])
+@pytest.mark.parametrize(
+    "said",
+    [f'{{"versions": [{VERSION}]}}', f'{{"versions": {[VERSION + 2, VERSION + 1, VERSION]}, "later": "more"}}'],
+)
 async def test_the_version_is_agreed_on(start_node: Start, said: str) -> None:
     status, told = await ask(await start_node(engine_kind="echo", link_enabled=True), body=said.encode())
-    assert (status, told["version"]) == (200, 1)
+    assert (status, told["version"]) == (200, VERSION)
 
 
-@pytest.mark.parametrize("said", ["[]", "[2]", "[0, -1]", "[18446744073709551616]"])
+@pytest.mark.parametrize("said", ["[]", f"[{VERSION + 1}]", "[0, -1]", "[18446744073709551616]"])
 async def test_a_version_that_is_not_spoken_is_refused_with_the_one_that_is(start_node: Start, said: str) -> None:
     node = await start_node(engine_kind="echo", link_enabled=True)
     status, told = await ask(node, body=b'{"versions": %s}' % said.encode())
     assert status == 400
     assert (told["error"]["code"], told["error"]["param"]) == ("unsupported_value", "versions")
-    assert "version 1" in told["error"]["message"]
+    assert f"version {VERSION}" in told["error"]["message"]
     assert len(node._app[LINKS]._links) == 0
+
+
+@pytest.mark.parametrize("said", ["", "{}"])
+async def test_who_says_nothing_speaks_the_first_version(start_node: Start, said: str) -> None:
+    status, told = await ask(await start_node(engine_kind="echo", link_enabled=True), body=said.encode())
+    assert (status, told["error"]["param"]) == (400, "versions")
 
 
 @pytest.mark.parametrize(

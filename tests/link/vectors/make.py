@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from node.link import cobs, fec, frame, packet
+from node.link import cobs, fec, frame, packet, pairs
 from node.link.connection import Connection
 from node.link.crypto import Sealer
 from node.link.frame import Flag, Frame, Kind, Tlv, Totals
@@ -51,6 +51,7 @@ BLOCKS: list[packet.Block] = [
     Close(1),
     Data(6, 4464, [b"as DATA", bytes(16), b""]),
     Data(6, 5, [b"two", bytes(15)]),
+    Data(6, 0x57, [b" one", b" more"], 2, 1, pairs.parity([b"so", b" many"], [b" words"])),
 ]
 
 WINDOWS = [
