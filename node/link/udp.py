@@ -2,8 +2,9 @@
 
 There is no task and no timer per packet or per link. A readable socket is emptied, but reading never takes more time
 than everything else on the event loop did since; what the application says within one turn of the loop leaves at its
-end, together, with reading in between where there is much of it: what waits too long in the kernel is lost. A datagram
-that the kernel does not take is lost, as on the way: the link repairs it.
+end, together, or as soon as a group of links has something to say, with reading in between where there is much of it:
+what waits too long in the kernel is lost. A datagram that the kernel does not take is lost, as on the way: the link
+repairs it.
 
 What goes wrong with one link, here or in what its application does with an event, ends that link alone.
 
@@ -30,6 +31,7 @@ from node.link.events import Address, Event
 log = logging.getLogger(__name__)
 
 _BATCH = 64  # datagrams taken before it is asked how long that took
+_GROUP = 32  # links that do not wait for the turn's end: with many, it comes sooner or later than the last time
 _CROWD = 256  # links served before what came meanwhile is read: fewer than datagrams that the kernel holds
 _LEAST_TURN_S, _TURN_S = 0.002, 0.05  # of reading, at a time
 _BUFFER = 1 << 20
@@ -54,6 +56,7 @@ class UdpLinks:
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
         self._read_at = 0.0  # when reading ended last
+        self._unread = 0  # links served since then
         self._emptied_at = 0.0  # when nothing was left to read: what is there now came after
         self._socket: socket.socket | None = None
         self.came = self.sent = 0  # datagrams, whatever they were
@@ -109,9 +112,11 @@ class UdpLinks:
             self._forget(connection)
 
     def wake(self, connection: Connection) -> None:
-        """The application has said something on this link; it leaves at the end of this turn of the loop."""
+        """The application has said something on this link; it leaves at the end of this turn of the loop, or sooner."""
         self._awake[connection] = None
-        if not self._flushing:
+        if len(self._awake) >= _GROUP:
+            self._leave()
+        elif not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
@@ -132,7 +137,7 @@ class UdpLinks:
     def _readable(self) -> None:
         try:
             if self._awake:
-                self._flush()  # what is said first leaves first: a reader notices when it is late, what came does not
+                self._leave()  # what is said first leaves first: a reader notices when it is late, what came does not
             self._read()
         finally:
             self._arm()  # whatever went wrong with one link, the others go on
@@ -148,7 +153,7 @@ class UdpLinks:
             for connection in touched:
                 self._serve(connection, self._loop.time())
             now = self._loop.time()
-        self._read_at = now
+        self._read_at, self._unread = now, 0
 
     def _take_batch(self, touched: dict[Connection, None], now: float) -> bool:
         """Hand datagrams to their links; False when there are no more."""
@@ -180,11 +185,15 @@ class UdpLinks:
 
     def _flush(self) -> None:
         self._flushing = False
+        self._leave()
+
+    def _leave(self) -> None:
         awake, self._awake = self._awake, {}
         try:
-            for number, connection in enumerate(awake, 1):
+            for connection in awake:
                 self._serve(connection, self._loop.time())
-                if number % _CROWD == 0:
+                self._unread += 1
+                if self._unread >= _CROWD:
                     self._read()
         finally:
             self._arm()

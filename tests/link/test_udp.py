@@ -149,15 +149,29 @@ async def test_reading_ends_where_a_flood_does_not(ends: tuple[End, End]) -> Non
 async def test_much_that_leaves_at_once_does_not_keep_what_comes_waiting(ends: tuple[End, End]) -> None:
     node, client = ends
     assert node.links._socket is not None
-    loop = asyncio.get_running_loop()
-    for number in range(260):
-        there, _ = link(node, client, number)
-        there.open(0)
-        there.send(0, b"word", loop.time())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(b"comes meanwhile", node.links._socket.getsockname())
-    node.links._flush()
-    assert node.links.came == 1, "it was read between two batches, before the loop had its next turn"
+    for number in range(260):
+        link(node, client, number)
+    assert node.links.came == 1, "it was read in between, before the loop had its next turn"
+
+
+async def test_a_group_does_not_wait_for_all_the_others(ends: tuple[End, End]) -> None:
+    """With so many, the first have left when the last speak; few of them leave at the end of the turn."""
+    node, client = ends
+    loop = asyncio.get_running_loop()
+    links = [link(node, client, number)[1] for number in range(40)]
+    await asyncio.sleep(0)
+    sent = []
+    for here in links:
+        here.open(0)
+        here.send(0, b"word", loop.time())
+        client.links.wake(here)
+        client.links.wake(here)
+        sent.append(client.links.sent)
+    assert (sent[30], sent[31], sent[39]) == (0, 32, 32)
+    await asyncio.sleep(0)
+    assert client.links.sent == 40
 
 
 class Reading:
