@@ -15,12 +15,13 @@ import pytest
 
 from node.errors import Unavailable
 from node.generation import Finished, Request, Sampling
+from node.prewarm import warmer
 from node.runtime import Node
 from node.stream.session import Session
 from tests.engine.conftest import THREADS
 
 pytestmark = pytest.mark.model
-COUNT = int(os.environ.get("ISOLATION_COUNT", "3"))
+COUNT = int(os.environ.get("ISOLATION_COUNT", "2"))
 Start = Callable[..., Awaitable[Node]]
 SHOWN = ("ships", "whales", "coins", "maps")
 PREAMBLE = " ".join(
@@ -57,8 +58,9 @@ class Asker:
 
 
 @pytest.fixture
-def start(start_node: Start, tmp_path: Path) -> Start:
+def start(start_node: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Start nodes that are each other's next life. One step reads a whole prompt, so that batches have equal shapes."""
+    monkeypatch.setattr(warmer, "PLAN_EVERY_S", 0.1)  # no test waits for the next plan
 
     async def start(**settings: object) -> Node:
         places = {"prewarm_folder": tmp_path / "states", "streams_database": tmp_path / "node.db"}

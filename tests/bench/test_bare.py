@@ -8,7 +8,7 @@ import pytest
 from node.bench.bare import BareLoop, BareRun
 from node.settings import Engine
 
-SETTINGS = Engine(slots=4, context=512, kv_tokens=1024, threads=1)
+SETTINGS = Engine(slots=4, context=256, kv_tokens=256, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_it_decodes_for_all(bare: BareLoop, streams: int) -> None:
 @pytest.mark.model
 def test_every_run_begins_with_an_empty_cache(bare: BareLoop) -> None:
     for _ in range(3):
-        bare.run([bare.encode("How are you? " * 20)] * 4, 60)  # together more than half of the cache
+        bare.run([bare.encode("How are you? " * 2)] * 4, 10)  # together more than half of the cache
 
 
 @pytest.mark.model

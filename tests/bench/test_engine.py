@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from node.bench import engine as module
 from node.bench.bare import BareLoop
 from node.bench.engine import FULL, QUICK, Idleness, Plan, Rates, Throughput, figures, unsteadiness
 from node.bench.process import NodeProcess
@@ -39,13 +40,15 @@ def test_plans_measure_what_is_promised(plan: Plan) -> None:
 
 
 @pytest.mark.model
-async def test_both_sides_are_measured_in_turns(weights: Path) -> None:
+async def test_both_sides_are_measured_in_turns(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SETTLE_S", 0.05)  # nothing is judged here
+    monkeypatch.setattr(module, "_WARM_UP_TOKENS", 4)
     said: list[str] = []
     engine = Engine(context=512, threads=1)
     changes = ["engine.context=512", "engine.threads=1", f"model.name={weights}"]
     with BareLoop(engine, weights) as bare:
         async with NodeProcess(changes) as node, Client(node.url) as client:
-            run = Throughput(bare, node, client, Plan(2, {1: 24, 2: 24}), said.append)
+            run = Throughput(bare, node, client, Plan(2, {1: 12, 2: 12}), said.append)
             await run.run()
     assert len(said) == run.runs == 8
     assert [line.rpartition(", ")[2] for line in said] == ["bare loop", "node"] * 2 + ["node", "bare loop"] * 2

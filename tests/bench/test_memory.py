@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from node.bench.memory import FULL, QUICK, Row, Variant, figures, measure
-from node.fleet.footprint import MIB, Footprint, Part, footprint
+from node.bench.memory import FULL, QUICK, Row, Variant, figures
+from node.fleet.footprint import MIB, Footprint, Part
 from node.layers import load
-from node.machine.cpu import features
-from node.models import gguf
 from node.settings import Engine, Settings
 
 COMPUTED = Footprint((Part("weights", 90 * MIB), Part("program", 10 * MIB)))
@@ -49,15 +45,3 @@ def test_the_judgement(taken: int, off: float, met: bool) -> None:
     assert figure.value == pytest.approx(off, abs=0.05)
     assert figure.met is met
     assert figure.detail == f"computed 100 (weights 90, program 10), took {taken} MiB"
-
-
-@pytest.mark.model
-async def test_a_small_variant_is_measured(weights: Path) -> None:
-    variant = Variant(512, slots=2, threads=1)
-    settings = Settings()
-    computed = footprint(gguf.read(weights), variant.of(settings), 1, features())
-    told: list[str] = []
-    row = await measure(variant, [f"model.name={weights}"], computed, told.append)
-    assert told == [variant.name]
-    assert 100 * MIB < row.taken
-    assert 0.7 < row.ratio < 1.3

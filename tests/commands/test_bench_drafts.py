@@ -57,8 +57,9 @@ def test_questions_come_from_all_over_the_file() -> None:
 @pytest.mark.model
 def test_a_small_run_of_the_real_thing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
-    texts.write_text("what time is it\nset an alarm\n")
-    main(["bench", "drafts", "--quick", "--questions", "2", "--texts", str(texts), "--form", "as-served", "--json"])
+    texts.write_text("what time is it\n")
+    words = "--quick --questions 1 --fresh 1".split()
+    main(["bench", "drafts", *words, "--texts", str(texts), "--form", "as-served", "--json"])
     report = json.loads(capsys.readouterr().out)
     figures = {figure["name"]: figure for figure in report["figures"]}
     assert figures["greedy answers that are the same"]["value"] > 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,6 @@ def test_one_variant(weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "1,048,576" not in out
     assert "KV cache 11" in out
     assert code == (1 if "MISSED" in out else 0)
+    computed, taken = (float(re.search(rf"{word} (\d+)", out)[1]) for word in ("computed", "took"))  # type: ignore[index]
+    assert taken > 100, "MiB: the weights alone are"
+    assert 0.7 < computed / taken < 1.3

@@ -38,10 +38,20 @@ def llama_engine(weights: Path) -> Iterator[LlamaEngine]:
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def small_engine(weights: Path) -> Iterator[LlamaEngine]:
+    """The same with half of the cells, for tests that fill them: a token takes the real model its time."""
+    opened = LlamaEngine(
+        EngineSettings(slots=4, context=256, kv_tokens=256, threads=THREADS, drafts="off"), "llama", weights
+    )
+    yield opened
+    opened.close()
+
+
 @pytest.fixture(autouse=True)
 def _clean_up(request: pytest.FixtureRequest) -> Iterator[None]:
     """A failed test must not leave requests behind for the next."""
-    names = [name for name in ("engine", "llama_engine") if name in request.fixturenames]
+    names = [name for name in ("engine", "llama_engine", "small_engine") if name in request.fixturenames]
     engines = [request.getfixturevalue(name) for name in names]
     yield
     for opened in engines:

@@ -20,21 +20,21 @@ def ask(engine: LlamaEngine, text: str, id: str = "r", max_tokens: int = 12, **e
     return Request(id, prompt, max_tokens, **{"sampling": GREEDY, **extra})  # type: ignore[arg-type]
 
 
-def test_a_full_cache_preempts_the_youngest_and_loses_nothing(llama_engine: LlamaEngine) -> None:
-    requests = [ask(llama_engine, f"Story {n}", id=str(n), max_tokens=150, ignore_eos=True) for n in range(3)]
+def test_a_full_cache_preempts_the_youngest_and_loses_nothing(small_engine: LlamaEngine) -> None:
+    requests = [ask(small_engine, f"Story {n}", id=str(n), max_tokens=75, ignore_eos=True) for n in range(3)]
     preempted = []
 
     def watch(step: int, outcomes: dict[str, Outcome]) -> None:
-        assert llama_engine.load.kv_used <= llama_engine.load.kv_total
-        preempted.extend(s.request.id for s in llama_engine._sequences.values() if s.generated and not s.cached)
+        assert small_engine.load.kv_used <= small_engine.load.kv_total
+        preempted.extend(s.request.id for s in small_engine._sequences.values() if s.generated and not s.cached)
 
-    outcomes = run(llama_engine, requests, watch)
-    assert preempted, "3 x 185 tokens do not fit 512 cells"
+    outcomes = run(small_engine, requests, watch)
+    assert preempted, "3 x 110 tokens do not fit 256 cells"
     assert "0" not in preempted, "the oldest is never sent back"
     for request in requests:
         outcome = outcomes[request.id]
-        assert outcome.end == Finished("length", len(request.prompt), 150)
-        assert len(outcome.tokens) == 150
+        assert outcome.end == Finished("length", len(request.prompt), 75)
+        assert len(outcome.tokens) == 75
 
 
 def test_a_preempted_answer_goes_on_where_it_was(llama_engine: LlamaEngine) -> None:
@@ -50,20 +50,20 @@ def test_a_preempted_answer_goes_on_where_it_was(llama_engine: LlamaEngine) -> N
 
 @pytest.mark.parametrize("crowd", [1, 3])
 def test_a_parked_answer_is_the_same_whether_its_cells_were_kept_or_read_again(
-    llama_engine: LlamaEngine, crowd: int
+    small_engine: LlamaEngine, crowd: int
 ) -> None:
     """Greedy tokens are compared, and where they part, whether it was at a near tie.
 
     Kept cells give the very same numbers. Cells that are read again in one batch differ in the last bits of floats from
     those that were decoded one by one, so that two tokens of nearly the same probability may change places.
     """
-    request = ask(llama_engine, "List three colors.", id="parked", max_tokens=60, logprobs=5, ignore_eos=True)
-    undisturbed = run(llama_engine, [request])["parked"]
-    others = [ask(llama_engine, f"Story {n}", id=str(n), max_tokens=130, ignore_eos=True) for n in range(crowd)]
+    request = ask(small_engine, "List three colors.", id="parked", max_tokens=50, logprobs=5, ignore_eos=True)
+    undisturbed = run(small_engine, [request])["parked"]
+    others = [ask(small_engine, f"Story {n}", id=str(n), max_tokens=70, ignore_eos=True) for n in range(crowd)]
     outcomes: dict[str, Outcome] = {"parked": Outcome()}
-    engine, kept = llama_engine, []
+    engine, kept = small_engine, []
     engine.add(request)
-    while len(outcomes["parked"].tokens) < 20:
+    while len(outcomes["parked"].tokens) < 15:
         take(engine, outcomes)
     engine.hold("parked", True)
     for other in others:
@@ -78,34 +78,34 @@ def test_a_parked_answer_is_the_same_whether_its_cells_were_kept_or_read_again(
     assert_same_but_for_ties(undisturbed, outcomes["parked"], tie=0.0 if crowd == 1 else TIE)
 
 
-def test_a_parked_sequence_gives_way_before_anyone_is_preempted_or_kept_waiting(llama_engine: LlamaEngine) -> None:
+def test_a_parked_sequence_gives_way_before_anyone_is_preempted_or_kept_waiting(small_engine: LlamaEngine) -> None:
     outcomes: dict[str, Outcome] = {}
-    llama_engine.add(ask(llama_engine, "Story", id="parked", max_tokens=200, ignore_eos=True))
-    while llama_engine.load.kv_used < 150:
-        take(llama_engine, outcomes)
-    llama_engine.hold("parked", True)
-    prompt = tuple(llama_engine.model.encode("word " * 250))[:250]
+    small_engine.add(ask(small_engine, "Story", id="parked", max_tokens=100, ignore_eos=True))
+    while small_engine.load.kv_used < 75:
+        take(small_engine, outcomes)
+    small_engine.hold("parked", True)
+    prompt = tuple(small_engine.model.encode("word " * 125))[:125]
     for id in "ab":
-        llama_engine.add(Request(id, prompt, 4, sampling=GREEDY, ignore_eos=True))
-    take(llama_engine, outcomes)
-    assert not llama_engine._sequences["parked"].cached, "2 x 250 + 150 cells are more than there are"
-    while llama_engine.load.active:
-        cached = {s.request.id: s.cached for s in llama_engine._sequences.values()}
-        take(llama_engine, outcomes)
-        assert all(s.cached >= cached[s.request.id] for s in llama_engine._sequences.values()), "none was sent back"
+        small_engine.add(Request(id, prompt, 4, sampling=GREEDY, ignore_eos=True))
+    take(small_engine, outcomes)
+    assert not small_engine._sequences["parked"].cached, "2 x 125 + 75 cells are more than there are"
+    while small_engine.load.active:
+        cached = {s.request.id: s.cached for s in small_engine._sequences.values()}
+        take(small_engine, outcomes)
+        assert all(s.cached >= cached[s.request.id] for s in small_engine._sequences.values()), "none was sent back"
 
 
-def test_held_sequences_give_their_cells_to_those_that_need_them(llama_engine: LlamaEngine) -> None:
-    held = [ask(llama_engine, f"Story {n}", id=f"held{n}", max_tokens=150, ignore_eos=True) for n in range(2)]
-    hungry = ask(llama_engine, "Story", id="hungry", max_tokens=380, ignore_eos=True)
+def test_held_sequences_give_their_cells_to_those_that_need_them(small_engine: LlamaEngine) -> None:
+    held = [ask(small_engine, f"Story {n}", id=f"held{n}", max_tokens=75, ignore_eos=True) for n in range(2)]
+    hungry = ask(small_engine, "Story", id="hungry", max_tokens=190, ignore_eos=True)
 
     def hold(step: int, outcomes: dict[str, Outcome]) -> None:
-        if len(outcomes["held0"].tokens) == 100:
+        if len(outcomes["held0"].tokens) == 50:
             for request in held:
-                llama_engine.hold(request.id, outcomes["hungry"].end is None)
+                small_engine.hold(request.id, outcomes["hungry"].end is None)
 
-    outcomes = run(llama_engine, [*held, hungry], hold)
-    assert [len(outcomes[id].tokens) for id in ("held0", "held1", "hungry")] == [150, 150, 380]
+    outcomes = run(small_engine, [*held, hungry], hold)
+    assert [len(outcomes[id].tokens) for id in ("held0", "held1", "hungry")] == [75, 75, 190]
 
 
 def test_when_the_library_finds_no_cells_the_youngest_gives_way(

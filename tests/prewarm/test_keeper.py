@@ -53,6 +53,7 @@ async def start(start_stock: StartStock, tmp_path: Path, monkeypatch: pytest.Mon
 
     async def start(settle_s: float = 1000.0, pinned: str = "", **settings: object) -> Parts:
         monkeypatch.setattr(warmer, "SETTLE_S", settle_s)
+        monkeypatch.setattr(warmer, "PLAN_EVERY_S", 0.02)
         stock, worker = await start_stock(disk=False)
         values = Prewarm(**settings)  # type: ignore[arg-type]
         keeper = Keeper(values, worker, History(values), stock)
