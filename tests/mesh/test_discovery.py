@@ -115,8 +115,8 @@ def raw_txt(instance: str, text: bytes) -> bytes:
     return b"\0\0\x84\0\0\0" + len(records).to_bytes(2, "big") + b"\0\0\0\0" + b"".join(records)
 
 
-async def _meets(own: Identity, other: str, hostile: list[bytes]) -> dict[str, Any]:
-    """Look around for a node while hostile packets come; what was noted."""
+async def _meets(own: Identity, other: str, hostile: list[bytes], met: threading.Event) -> dict[str, Any]:
+    """Look around for a node while hostile packets come, until it says goodbye; what was noted."""
     noted = Noted(own)
     await noted.discovery.start()
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -127,6 +127,7 @@ async def _meets(own: Identity, other: str, hostile: list[bytes]) -> dict[str, A
             sender.sendto(packet, ("224.0.0.251", 5353))
         await asyncio.sleep(0.2)
     place = noted.places[other]
+    met.set()
     await until(lambda: other in noted.gone, 60)
     sender.close()
     await noted.discovery.stop()
@@ -160,10 +161,10 @@ def test_another_one_with_this_nodes_id_is_told_and_does_not_silence_it(
     assert "somebody else announces this node's id" in caplog.text
 
 
-async def _stays(own: Identity, seconds: float) -> None:
+async def _stays(own: Identity, met: threading.Event) -> None:
     noted = Noted(own)
     await noted.discovery.start()
-    await asyncio.sleep(seconds)
+    await until(met.is_set, 60)
     await noted.discovery.stop()
 
 
@@ -181,10 +182,11 @@ def test_two_hosts_on_a_wire_with_a_liar(tmp_path: Path) -> None:
         b"\xff" * 9000,
         b"",
     ]
+    met = threading.Event()
     with Wire(2, prefix="opd") as wire:
-        there = threading.Thread(target=lambda: wire.on(2, lambda: asyncio.run(_stays(other, 5.0))))
+        there = threading.Thread(target=lambda: wire.on(2, lambda: asyncio.run(_stays(other, met))))
         there.start()
-        seen = wire.on(1, lambda: asyncio.run(_meets(one, other.id, hostile)))
+        seen = wire.on(1, lambda: asyncio.run(_meets(one, other.id, hostile, met)))
         there.join()
     assert seen["port"] == 8470
     assert "10.91.0.2" in seen["addresses"]

@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from node.errors import EngineFailed, Overloaded
+from node.server import laterruns
 from tests.server.test_deferral import BUSY, answer_of
 from tests.support.deferring import WAITS, deferring
 from tests.support.hubs import until
 from tests.support.service import scripted
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody tells it when a node is ready, or when a disk has room again."""
+    monkeypatch.setattr(laterruns, "IDLE_S", 0.05)
 
 
 async def test_another_life_goes_on_with_what_waits(tmp_path: Path) -> None:
@@ -54,7 +63,9 @@ async def test_a_few_at_a_time_oldest_first(tmp_path: Path) -> None:
         assert len(source.submitted) <= 3
         release.set()
         await until(lambda: len(source.submitted) == 6)
-    assert [request.max_tokens for request in source.submitted] == [100 + n for n in range(6)]
+    asked = [request.max_tokens for request in source.submitted]
+    # Which of those that run at the same time reaches the engine first is up to its threads.
+    assert [sorted(asked[:3]), sorted(asked[3:])] == [[100, 101, 102], [103, 104, 105]]
 
 
 async def test_a_node_that_is_not_ready_runs_nothing(tmp_path: Path) -> None:

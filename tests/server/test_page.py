@@ -365,6 +365,7 @@ class TestInChromium:
         }
         async with visit(browser, node=node) as v:
             await v.sees("#state", "Ready")
+            await v.page.clock.install()
             await v.page.click("#show-around")
             await v.sees("#around", "Around this node")
             await v.sees("#around section >> nth=0", "This node")
@@ -379,6 +380,7 @@ class TestInChromium:
             heads = await v.page.locator("#around section:nth-of-type(2) th").all_inner_texts()
             assert heads == ["neighbours", "model", "state", "rtt", "a1b2"]
             node.around["outbox"]["waiting"] = 7
+            await v.page.clock.fast_forward(10_000)
             await v.page.locator("#around dd >> text=/^7$/").wait_for(timeout=20_000)
 
     async def test_the_neighbourhood_opens_and_closes_from_the_keyboard(self, browser: Browser) -> None:
