@@ -23,8 +23,12 @@ from typing import Annotated
 import msgspec
 
 MOST_GOLDEN = 16
-MOST_CHARACTERS = 2000  # of an answer that a regular expression is looked for in
-_MOST_LOOPS, _MOST_CHOICES = 2, 8
+MOST_CHARACTERS = 1000  # of an answer that a regular expression is looked for in
+_MOST_CHOICES = (
+    8,
+    8,
+    1,
+)  # beside so many loops: each loop costs another power of the length, each choice may double it
 
 Prompt = Annotated[str, msgspec.Meta(min_length=1, max_length=4000)]
 Pattern = Annotated[str, msgspec.Meta(max_length=200)]
@@ -74,16 +78,18 @@ def pattern_problem(pattern: str) -> str:
     except re.error as error:
         return f"it is no regular expression: {error}"
     loops = choices = 0
-    after_group = False
+    before = ""
     for character in _bare(pattern):
         loop = character in "*+{"
-        if loop and after_group:
+        if loop and before == ")":
             return "a repeated group may take for ever; repeat single characters or classes only"
         loops += loop
-        choices += character in "?|"
-        after_group = character == ")"
-    if loops > _MOST_LOOPS or choices > _MOST_CHOICES:
-        return f"it may take for ever: at most {_MOST_LOOPS} of * + {{ and {_MOST_CHOICES} of ? | may stand in it"
+        # In `(?i)` and `.*?` it is none.
+        choices += character == "|" or (character == "?" and (not before or before not in "(*+?}"))
+        before = character
+    if loops >= len(_MOST_CHOICES) or choices > _MOST_CHOICES[loops]:
+        one, two = _MOST_CHOICES[1:]
+        return f"it may take for ever: it may have one of * + {{ and {one} of ? |, or two and {two}"
     return ""
 
 
