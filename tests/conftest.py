@@ -34,12 +34,21 @@ hypothesis.settings.load_profile("outpost")
 
 
 def pytest_configure() -> None:
-    """Each worker of a parallel run keeps to cores of its own: engines that share one spin for each other's threads."""
+    """Each worker of a parallel run keeps to cores of its own: engines that share one spin for each other's threads.
+
+    A worker more than there are cores goes wherever somebody waits.
+    """
     number, count = (os.environ.get(f"PYTEST_XDIST_WORKER{name}", "") for name in ("", "_COUNT"))
     if number and hasattr(os, "sched_setaffinity"):
         own = sorted(CORES)[int(number.removeprefix("gw")) :: int(count)]
         if own:
             os.sched_setaffinity(0, own)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores (at most 4): many tests wait, for browsers, processes and silences."""
+    return min(len(CORES) or os.cpu_count() or 1, 4) + 1
 
 
 @pytest.fixture(scope="module", autouse=True)
