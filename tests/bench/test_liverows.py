@@ -61,7 +61,9 @@ def test_the_floor_waits_for_the_end_of_a_bad_moment_and_for_nothing_else() -> N
 @pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())
 def test_a_cell_with_bursts_is_played_on_several_paths_beside_the_floor_of_their_own_weather() -> None:
     bad = Conditions(rtt=0.04, loss=0.2, burst_s=0.1)
-    cell = Cell(3, "short", bad, Talk(100.0, 1, 40), bursts=True)
+    cell = Cell(
+        3, "short", bad, Talk(100.0, 1, 120), bursts=True
+    )  # long enough that a burst meets it, whenever it began
     found, outcomes = liverows.measure(LiveCell(cell, ("link", "eloquent"), readers=1, paths=2), 1, priority=False)
     assert found[0].value == 100, "whole"
     assert [len(one.replies) for one in outcomes.values()] == [2, 2, 2]
