@@ -55,7 +55,7 @@ PING_S, MOST_PING_S = 0.4, 1.0
 
 _AT_ONCE = 64  # most packets of one call
 _MENDS = 4
-_RIDE_S = 0.25
+_RIDE_S, _RIDE_BYTES = 0.25, 300  # so long, or what that takes, an acknowledgement waits on a full path
 _CARRYING = (Data, Repair, Flight)
 
 
@@ -371,10 +371,10 @@ class Connection:
         due = self._acks.due
         if not self.path.tight or due == math.inf:
             return due
-        news = self._out.next_at(now)
-        if news < due + _RIDE_S:
+        news, latest = self._out.next_at(now), due + max(_RIDE_S, _RIDE_BYTES / self.path.rate)
+        if news < latest:
             return max(due, news)
-        return due + _RIDE_S if self._acks.answered_by(self._streams) else due
+        return latest if self._acks.answered_by(self._streams) else due
 
     def dead(self, now: float) -> bool:
         """Whether nobody was heard for so long that the link is given up."""

@@ -151,7 +151,7 @@ class Departures:
             blocks = sender.copy(budget, bursts=path.mean_burst >= BURSTY) if wanted else []
             schedule.skip()
             return [*stop, *blocks] if blocks else []
-        narrow = path.tight or not path.measured  # or may be: nothing is known before the first round trip
+        narrow = path.narrow
         if sender.backlog > _BUDGET and not path.tight and flights:
             self._launch(sender, now)
             schedule.plan(now, path.loss, path.mean_burst, sender.end is not None, True)
@@ -159,7 +159,7 @@ class Departures:
         overdue = path.srtt + max(0.02, 2 * path.rttvar) if path.measured else _AT_FIRST_OVERDUE_S
         overdue += _ACK_WAIT_S if path.tight else 0.0
         symbols = 0 if narrow else min(6, max(2, path.burst_q95))
-        blocks = sender.compose(budget, now, overdue, symbols, most, alone=len(self._busy) == 1)
+        blocks = sender.compose(budget, now, overdue, symbols, most, alone=len(self._busy) == 1 and path.measured)
         more = sender.fresh
         schedule.sent(kind, now, more)
         if kind is Kind.NEWS and not more:

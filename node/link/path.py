@@ -33,13 +33,14 @@ _NOMINAL = 1460  # RFC 4828
 _WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)  # RFC 5348, 5.4
 _DRAIN_S = 2.0
 _LASTING_S = 0.5
+_SLOW_S = 1.0  # a round trip that is longer has a queue in it, or comes to that
 _IDLE_S = 0.5  # without a packet: more than the slowest path's own pace
 _DOUBT = 0.9
 _LESS, _LEAST_SHARE = 0.0025, 0.5  # of what arrives: below it without a queue, and at most
 _CALM_S, _CALM_QUEUE_S = 2.0, 0.005  # without a queue for so long, the limit grows
 _GROWTH = 0.002  # above what arrives, for each second of calm
 _UNUSED, _FREE_GROWTH = 1.25, 0.5  # where the limit is so many times what arrives, nobody feels it
-_SLOWEST = 300.0  # bytes a second; a limit below is a queue that others made
+_SLOWEST = 200.0  # bytes a second; a limit below is a queue that others made
 _BURSTS = 16  # longest burst told apart
 _FADE = 0.98  # what a burst still counts after the next
 _FIRST_LOSS = 0.02  # expected before anything was seen: some protection from the start
@@ -186,6 +187,11 @@ class Path:
     def tight(self) -> bool:
         """Whether the path's own capacity is the limit, not good manners."""
         return self._limit < math.inf
+
+    @property
+    def narrow(self) -> bool:
+        """Whether few bytes must do: the path is full, or it may be, for all that is known."""
+        return self.tight or not self.measured or self.srtt > _SLOW_S
 
     @property
     def rate(self) -> float:

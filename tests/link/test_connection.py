@@ -461,3 +461,20 @@ def test_on_a_full_path_a_request_is_acknowledged_with_the_reply() -> None:
     pair.run(0.04)
     assert pair.text(pair.client, 1) == b"word"
     assert not pair.client._streams[1].active, "it knows that its request has come"
+
+
+def test_on_the_fullest_of_paths_acknowledgements_wait_for_news_that_wait_long() -> None:
+    """Alone they would take the line from them, again and again."""
+    pair = Pair()
+    pair.ask()
+    pair.run(0.5)
+    pair.node.path._limit = 200.0
+    pair.node.send(0, b"word", pair.now)
+    pair.run(0.001)
+    before = len(pair.wire), pair.sent[pair.node]
+    pair.node.send(0, b"more", pair.now)
+    pair.client.ping()
+    pair.run(0.28)
+    assert pair.sent[pair.node] == before[1], "an acknowledgement is due, and the line is taken for 0.3 s yet"
+    pair.run(0.4)
+    assert pair.text(pair.client) == b"wordmore"

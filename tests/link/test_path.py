@@ -272,3 +272,13 @@ def test_what_nobody_speaks_of_is_lost_and_forgotten() -> None:
         path.sent(number, 100, number * 0.01)
     assert len(path._flying) <= 256
     assert path.loss > 0.9
+
+
+def test_which_paths_are_given_few_bytes() -> None:
+    fast, slow, full = Path(), Path(), Narrow(900.0)
+    assert fast.narrow, "nothing is known"
+    for path, trip in ((fast, 0.6), (slow, 1.2)):
+        path.sent(0, 72, 0.0)
+        path.acked(Ack(0, 0.0, 0), trip)
+    full.run(30)
+    assert (fast.narrow, slow.narrow, full.path.narrow) == (False, True, True)
