@@ -17,11 +17,11 @@ What many answers at once over links cost a node, and what strangers who flood i
 
 1. Streams: --streams links with an answer each, at {Plan(1).rate:g} tokens/s from the echo engine, over UDP on \
 loopback, all
-   clients in one process. Up to {MOST_SMOOTH} streams may stall {STALL_POINTS:g} point more than one stream does, and \
-a datagram, in or out, may cost
-   the node {PACKET_US:g} µs of CPU, everything counted; where they go is measured on a second, watched node. Beyond, \
-the node
-   coalesces: chunks grow, and nobody starves. Each stream may take {STREAM_KIB:g} KiB of memory.
+   clients in one process; how late the engine itself was is told beside what they saw. Up to {MOST_SMOOTH} streams may
+   stall {STALL_POINTS:g} point more than one stream does, and a datagram, in or out, may cost the node {PACKET_US:g} \
+µs of CPU, everything
+   counted; where they go is measured on a second, watched node. Beyond, the node coalesces: chunks grow, and nobody
+   starves. Each stream may take {STREAM_KIB:g} KiB of memory.
 2. Floods: for seconds, as many datagrams as one process can send: garbage, a link's number with bad tags, replays, and
    a stolen first datagram from another address. An answer must stay exact, /health/live must answer, memory stay flat,
    and no more than {AMPLIFICATION} times the stolen bytes may go to the other address.
