@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -32,12 +33,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    _open_streams()
     try:
         args = build_parser().parse_args(argv)
+        return int(args.run(args))
     except SystemExit as stop:  # argparse has printed its message
         return int(stop.code or 0)
-    try:
-        return int(args.run(args))
     except NodeError as error:
         print(f"outpost: {error.message}", file=sys.stderr)
         if error.hint:
@@ -48,3 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as in `outpost models list | head -1`
         sys.stderr.close()
         return 0
+    except OSError as error:  # of this machine, not of ours: a disk that is full, a folder that may not be written
+        print(f"outpost: {str(error) or type(error).__name__}", file=sys.stderr)
+        return 1
+
+
+def _open_streams() -> None:
+    """What was closed by the caller (`>&-`) goes nowhere; Python has None for it, and print takes that for stdout."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # for as long as the process lives

@@ -31,6 +31,12 @@ def test_every_route_stands_in_the_readme() -> None:
             assert f"{path}`" in README, path
 
 
+def test_nobody_is_told_to_install_another_project_of_that_name() -> None:
+    """On PyPI `outpost` belongs to others: extras come from the source tree, by tools/install.py."""
+    told = [ROOT / "README.md", *(ROOT / "node").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
+    assert not [str(path) for path in told if re.search(r"pip install '?outpost", path.read_text())]
+
+
 def test_every_verb_stands_in_the_readme() -> None:
     for verb in VERBS:
         assert f"outpost {verb}" in README, verb

@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from node.errors import OperatorError
+
 
 @dataclass(slots=True)
 class Arrivals:
@@ -23,11 +25,14 @@ class Arrivals:
 
 
 def window(streams: Sequence[Arrivals]) -> tuple[float, float]:
-    """From the latest first piece to the earliest last one: while all streamed. Raises ValueError if they never did."""
+    """From the latest first piece to the earliest last one: while all streamed. OperatorError if they never did."""
     begin = max(stream.times[0] for stream in streams)
     end = min(stream.times[-1] for stream in streams)
     if end <= begin:
-        raise ValueError("the streams never ran together")
+        raise OperatorError(
+            "The streams never ran together: the first had ended when the last began.",
+            hint="Other work on the machine makes this likelier; try again when it is idle.",
+        )
     return begin, end
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.errors import OperatorError
 
-_INSTALL = "Install it with: pip install 'outpost[bench]'"
+_INSTALL = "tools/python tools/install.py --extra bench"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "ask",
         help="ask a running node and stream the answer",
         description="Ask a running node and stream its answer. Piped input is added below the prompt.",
-        epilog='Examples: outpost ask "What is a mesh network?"   outpost ask Summarise: < report.txt   '
-        "outpost ask --stream chatcmpl-… --from 120",
+        epilog='Examples:\n  outpost ask "What is a mesh network?"\n  outpost ask Summarise: < report.txt\n'
+        "  outpost ask --stream chatcmpl-… --from 120",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; words are joined with spaces")
     add_target(parser)

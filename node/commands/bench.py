@@ -121,6 +121,7 @@ back at full speed {contention.BACK_WITHIN_S:g} s after they end. It takes about
 """
 
 _ONE_BY_ONE = "engine.drafts=off"  # where tokens a step are compared: texts that repeat themselves would be guessed
+_ALL_AT_ONCE = "load.gap_ms=60000"  # where streams are: a slow machine would let fewer run, and the rest wait
 
 Verbs = argparse._SubParsersAction  # the type that add_subparsers returns; argparse has no public name for it
 
@@ -230,7 +231,7 @@ async def _engine(args: argparse.Namespace, settings: Settings, changes: list[st
         first = dataclasses.replace(first, rounds=args.rounds)
         second = dataclasses.replace(second, rounds=args.rounds)
     with BareLoop(settings.engine, served(settings.model)) as bare:
-        async with NodeProcess([*changes, _ONE_BY_ONE]) as node, Client(node.url) as client:
+        async with NodeProcess([*changes, _ONE_BY_ONE, _ALL_AT_ONCE]) as node, Client(node.url) as client:
             steps = Steps("measurements")
             cost = engine.Throughput(bare, node, client, first, steps.next)
             newcomer = disturbance.Disturbance(node.url, client, second, steps.next)
@@ -255,7 +256,7 @@ async def _journal(args: argparse.Namespace, settings: Settings, changes: list[s
     steps = Steps("measurements", 2 * plan.rounds + 1)
     with tempfile.TemporaryDirectory(dir=home()) as folder:
         database = f"streams.database={folder}/node.db"
-        async with NodeProcess([*changes, database, _ONE_BY_ONE]) as node, Client(node.url) as client:
+        async with NodeProcess([*changes, database, _ONE_BY_ONE, _ALL_AT_ONCE]) as node, Client(node.url) as client:
             turns = await journal.rates(client, plan, steps.next)
         waited = await journal.waits(Path(folder) / "waits.db", plan, steps.next)
     return Report("outpost bench journal", tuple(journal.figures(turns, waited)), _conditions(settings))

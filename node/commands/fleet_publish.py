@@ -114,7 +114,7 @@ def _add(args: argparse.Namespace) -> int:
         index = _put_model(args, profile)
         changed.put_index(index.sha256, msgspec.json.encode(index))
         packed = sum(chunk.packed or chunk.length for chunk in index.chunks)
-        print(f"{len(index.chunks)} chunks of {amount(index.size)}, {amount(packed)} for a node that has none of them")
+        print(f"{amount(index.size)} in {len(index.chunks)} chunks, {amount(packed)} for a node that has none of them")
     digest = changed.put_profile(profile)
     print(f"{profile.name} is {digest}")
     return finish(args, changed, keyring(args))

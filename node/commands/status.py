@@ -30,7 +30,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "status",
         help="what a running node is doing: load, queue, limits, memory",
         description="Show what a running node is doing: who runs and who waits, how long, and what holds it back.",
-        epilog="Examples: outpost status   outpost status --watch   outpost status --json | jq .queue",
+        epilog="Examples:\n  outpost status\n  outpost status --watch\n  outpost status --json | jq .queue",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="print JSON for other programs; a line a look with --watch")

@@ -21,7 +21,7 @@ def onnxruntime() -> Any:
     except (ImportError, OSError) as error:
         raise ModelFileError(
             f"ONNX Runtime cannot be loaded: {error}.",
-            hint="tools/install.py --extra onnx (or onnx-gpu for an NVIDIA GPU), or pip install 'outpost[onnx]'.",
+            hint="tools/python tools/install.py --extra onnx (or onnx-gpu for an NVIDIA GPU)",
         ) from error
     library.set_default_logger_severity(_SILENT)
     return library

@@ -67,7 +67,7 @@ def broker_of(settings: Fleet) -> Broker:
     """The broker that the settings name; raises SettingsError. Reads files."""
     if importlib.util.find_spec("aiomqtt") is None:
         raise SettingsError(
-            "fleet.wake_url is set, but aiomqtt is not installed.", hint="Install it with: pip install 'outpost[mqtt]'"
+            "An MQTT broker is named, but aiomqtt is not installed.", hint="tools/python tools/install.py --extra mqtt"
         )
     scheme, host, port, topic = _parts(settings.wake_url)
     tls = _tls(settings) if scheme == "mqtts" else None

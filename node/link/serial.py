@@ -60,13 +60,13 @@ class SerialLine:
             self._fd = os.open(self.device, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
             if os.isatty(self._fd):
                 self._configure()
+            self._loop.add_reader(self._fd, self._readable)  # refuses what is no device, as a plain file
         except (OSError, termios.error) as error:
             self.close()
             raise SettingsError(
                 f"Cannot use {self.device} as a serial line: {error}.",
                 hint="Is it the right device, and may this user open it (group dialout)?",
             ) from error
-        self._loop.add_reader(self._fd, self._readable)
 
     def _configure(self) -> None:
         speed = getattr(termios, f"B{self._baud}", None)

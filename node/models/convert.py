@@ -71,7 +71,7 @@ def convert(source: Path, folder: Path, target: Target, report: Report) -> Path:
     if lacking := missing():
         raise ModelFileError(
             f"Converting needs packages that are not installed: {', '.join(lacking)}.",
-            hint="tools/install.py --extra convert --extra onnx, or pip install 'outpost[convert,onnx]'.",
+            hint="tools/python tools/install.py --extra convert --extra onnx",
         )
     header = gguf.read(source)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ def check_keys(accepted: frozenset[str], open_resources: Collection[web.Abstract
     return check
 
 
-_HINT = "Send it as `Authorization: Bearer KEY`."
+_HINT = "Send it as `Authorization: Bearer KEY`; `outpost` does with --api-key KEY."
 
 
 class Identity:

@@ -34,6 +34,7 @@ Done = Callable[[Any, Exception | None], None]
 
 MIGRATIONS = Migrations("node")
 _MOST_PAGES = 10_000  # given back at a time: some 40 MB, so that nobody waits long for the thread
+_QUIET_S = 60.0  # before the same failure is logged again
 _SIDE_FILES = ("", "-wal", "-shm")
 
 
@@ -104,6 +105,7 @@ class Database:
     # From here on: the store's thread.
 
     def _serve(self, connection: sqlite3.Connection) -> None:
+        told: dict[str, float] = {}  # until when a reason is not logged again: a full disk fails every transaction
         while True:
             with self._wake:
                 while not self._jobs and not self._closing:
@@ -111,7 +113,10 @@ class Database:
                 jobs, self._jobs = self._jobs, []
                 if not jobs:
                     break
-            results = _transact(connection, [entry for entry in jobs if entry[0] is not _truncate_log])
+            results, failed = _transact(connection, [entry for entry in jobs if entry[0] is not _truncate_log])
+            if failed and time.monotonic() >= told.get(failed, 0.0):
+                log.error("a transaction failed", extra={"file": self.path.name, "reason": failed, "jobs": len(jobs)})
+                told = {failed: time.monotonic() + _QUIET_S}
             results += [(done, *_truncate_log(connection)) for job, done in jobs if job is _truncate_log]
             try:
                 self._loop.call_soon_threadsafe(_report, results)
@@ -127,8 +132,10 @@ def give_back(connection: sqlite3.Connection, spare: int = 0) -> None:
         connection.execute("PRAGMA incremental_vacuum(1)")  # Python's module takes one step of it, which is one page
 
 
-def _transact(connection: sqlite3.Connection, jobs: list[tuple[Job, Done]]) -> list[tuple[Done, Any, Exception | None]]:
-    """All jobs in one transaction; when that cannot be committed, all of them failed."""
+def _transact(
+    connection: sqlite3.Connection, jobs: list[tuple[Job, Done]]
+) -> tuple[list[tuple[Done, Any, Exception | None]], str]:
+    """All jobs in one transaction; when that cannot be committed, all of them failed; also says why."""
     results: list[tuple[Done, Any, Exception | None]] = []
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -136,11 +143,10 @@ def _transact(connection: sqlite3.Connection, jobs: list[tuple[Job, Done]]) -> l
             results.append((done, *_run_one(connection, job)))
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        log.error("a transaction failed", extra={"reason": str(error), "jobs": len(jobs)})
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        return [(done, None, error) for _, done in jobs]
-    return results
+        return [(done, None, error) for _, done in jobs], str(error)
+    return results, ""
 
 
 def _truncate_log(connection: sqlite3.Connection) -> tuple[None, Exception | None]:
@@ -191,7 +197,8 @@ def _lock(path: Path, setting: str) -> int:
     except OSError as error:
         os.close(handle)
         raise SettingsError(
-            f"Another node uses {path}.", hint=f"Give this one its own file: --set {setting}=FILE"
+            f"Another node uses {path}.",
+            hint=f"Stop that one, or give this one a port of its own (--port), or its own file (--set {setting}=FILE).",
         ) from error
     return handle
 

@@ -70,6 +70,7 @@ class StreamStore:
         self._max_age_s = max_age_s
         self._pending: list[tuple[str, int, Sequence[Entry], End | None, Done]] = []
         self.failures = 0
+        self._failing: set[str] = set()  # generations whose last write failed: each is told once, not once a token
 
     async def open(self, stored: StoredStream) -> None:
         """Keep a new generation before its first token."""
@@ -122,14 +123,18 @@ class StreamStore:
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
         for id, first, entries, end, done in pending:
-            self._database.post(_writing(id, first, entries, end), self._reporting(id, done))
+            self._database.post(_writing(id, first, entries, end), self._reporting(id, end is not None, done))
 
-    def _reporting(self, id: str, done: Done) -> Callable[[object, Exception | None], None]:
+    def _reporting(self, id: str, last: bool, done: Done) -> Callable[[object, Exception | None], None]:
         def report(_: object, error: Exception | None) -> None:
             if error is not None:
                 self.failures += 1
-                told = {"id": id, "reason": str(error)}
-                log.error("entries could not be stored; their stream goes on in memory", extra=told)
+                if id not in self._failing:
+                    told = {"id": id, "reason": str(error)}
+                    log.error("entries could not be stored; their stream goes on in memory", extra=told)
+                self._failing.add(id)
+            if error is None or last:
+                self._failing.discard(id)
             done(error)
 
         return report

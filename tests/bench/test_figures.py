@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.bench.figures import Arrivals, gaps, percentile, window, window_rate
+from node.errors import OperatorError
 
 
 def ticking(begin: float, end: float, step: float) -> Arrivals:
@@ -17,7 +18,7 @@ def test_the_window_is_where_all_stream() -> None:
 
 
 def test_streams_that_never_meet_have_no_window() -> None:
-    with pytest.raises(ValueError, match="never ran together"):
+    with pytest.raises(OperatorError, match="never ran together"):
         window([ticking(0, 1, 0.5), ticking(2, 3, 0.5)])
 
 

@@ -70,4 +70,4 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(OperatorError, match="matplotlib") as caught:
         front.need_plotting()
-    assert "outpost[bench]" in (caught.value.hint or "")
+    assert "--extra bench" in (caught.value.hint or "")

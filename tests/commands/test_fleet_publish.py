@@ -50,7 +50,7 @@ def test_init_makes_keys_that_nobody_else_may_read(desk: Path, capsys: pytest.Ca
 async def test_from_an_empty_folder_to_a_node(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = gguf(desk / "model.gguf", blocks=2)
     assert main(["fleet", "add", str(profile(desk, model=model)), "--model", str(model)]) == 0
-    assert "chunks of" in capsys.readouterr().out
+    assert " chunks, " in capsys.readouterr().out
     assert digest(desk / "repository" / places.model_file(digest(model))) == digest(model)
     assert main(["fleet", "rollout", "spring", "--profile", "kiosk", "--percent", "10"]) == 0
     assert "for 10 % of the nodes" in capsys.readouterr().out

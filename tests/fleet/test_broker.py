@@ -76,7 +76,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "aiomqtt", None)
     with pytest.raises(SettingsError, match="aiomqtt") as caught:
         of("mqtt://localhost/a")
-    assert caught.value.hint == "Install it with: pip install 'outpost[mqtt]'"
+    assert caught.value.hint == "tools/python tools/install.py --extra mqtt"
 
 
 def written(path: Path, text: str, mode: int = 0o600) -> str:

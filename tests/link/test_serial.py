@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +116,8 @@ async def test_radio_mends_what_a_wire_would_lose() -> None:
 
 
 async def test_a_device_that_is_none_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"Cannot use .*/pyproject.toml as a serial line"):
+        await End(str(Path(__file__).parents[2] / "pyproject.toml"), "wired", client=True).serial.open()
     with pytest.raises(SettingsError, match="no-such-tty"):
         await End("/dev/no-such-tty", "wired", client=True).serial.open()
 

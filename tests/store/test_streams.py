@@ -127,6 +127,28 @@ async def test_a_store_that_fails_tells_the_session_and_counts(store: StreamStor
     assert store.failures == 1
 
 
+async def test_a_full_disk_is_told_once_a_stream_not_once_a_token(
+    database: Database, store: StreamStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.open(stream())
+    await database.run(
+        lambda db: db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}").fetchone()
+    )
+    large = [Entry("x" * 20_000, None)]
+    for number in range(20):
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        end = Finished("stop", 3, 2) if number == 19 else None
+        store.record("r1", 0, large, end, done.set_result)
+        assert "full" in str(await done)
+    assert store.failures == 20
+    assert caplog.text.count("entries could not be stored") == 1
+    assert caplog.text.count("a transaction failed") <= 1
+    again: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+    store.record("r1", 0, large, None, again.set_result)  # nothing is remembered of a stream beyond its end
+    assert "full" in str(await again)
+    assert caplog.text.count("entries could not be stored") == 2
+
+
 async def test_one_streams_fault_is_not_anothers(store: StreamStore) -> None:
     await store.open(stream("good"))
     results = await asyncio.gather(

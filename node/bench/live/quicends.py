@@ -1,6 +1,6 @@
 """A QUIC stream by aioquic at both ends, with its own congestion control (Reno): a connection a reader.
 
-aioquic is no dependency of the node: `pip install 'outpost[bench]'` brings it.
+aioquic is no dependency of the node: `tools/python tools/install.py --extra bench` brings it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _DAY = datetime.timedelta(days=1)
 
 def obstacle() -> str:
     """Why it cannot be measured; "" where it can."""
-    return "" if importlib.util.find_spec("aioquic") else "aioquic is missing (pip install 'outpost[bench]')"
+    return (
+        ""
+        if importlib.util.find_spec("aioquic")
+        else "aioquic is missing (tools/python tools/install.py --extra bench)"
+    )
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
