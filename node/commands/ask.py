@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from node.client import Client, ClientError, Done, TextDelta, TextRewind
+from node.commands.numbers import number
 from node.commands.target import Target, add_target, target
 from node.errors import OperatorError, Unavailable
 from node.link.serial import Mode
@@ -41,7 +42,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add_target(parser)
     parser.add_argument("--system", metavar="TEXT", help="instructions that stand before the question")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer, in tokens")
-    parser.add_argument("--temperature", type=_finite, metavar="T", help="0 always takes the likeliest token")
+    parser.add_argument("--temperature", type=number(-math.inf), metavar="T", help="0 always takes the likeliest token")
     parser.add_argument("--seed", type=int, metavar="N", help="repeats the same choices")
     parser.add_argument("--json", action="store_true", help="print one JSON object when the answer is complete")
     parser.add_argument("--stats", action="store_true", help="print TTFT, tokens/s and stalls on standard error")
@@ -255,13 +256,6 @@ def _stats(done: Done) -> str:
     if done.stalls:
         parts.append(f"{done.stalls} {'stall' if done.stalls == 1 else 'stalls'} ({done.stalled_s:.1f} s)")
     return " · ".join([*parts, f"ended by {done.finish_reason}", f"{done.total_s:.1f} s in all"])
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):  # JSON has no word for it
-        raise ValueError(text)
-    return value
 
 
 def _discard_output() -> None:

@@ -29,6 +29,7 @@ from node.commands import (
     bench_prewarm,
     bench_warming,
 )
+from node.commands.numbers import number, whole
 from node.commands.steps import Steps
 from node.errors import SettingsError
 from node.fleet import profiles
@@ -137,10 +138,10 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     benches = parser.add_subparsers(dest="bench", metavar="BENCHMARK", required=True)
     parser.set_defaults(run=run)
     throughput = _add(benches, "engine", "what the node costs, and what a long prompt does to others", _ENGINE, _engine)
-    throughput.add_argument("--rounds", type=_count, metavar="N", help="rounds of each part (default: 5 and 3)")
+    throughput.add_argument("--rounds", type=whole(1), metavar="N", help="rounds of each part (default: 5 and 3)")
     throughput.add_argument("--quick", action="store_true", help="fewer rounds, shorter streams: a first impression")
     cost = _add(benches, "journal", "what it costs to store every token before it leaves", _JOURNAL, _journal)
-    cost.add_argument("--rounds", type=_count, metavar="N", help="rounds of both kinds of stream (default: 5)")
+    cost.add_argument("--rounds", type=whole(1), metavar="N", help="rounds of both kinds of stream (default: 5)")
     loaded = _add(benches, "load", "who gets what when more is asked than the node can do", bench_load.ABOUT, _load)
     bench_load.add_arguments(loaded)
     lossy = _add(benches, "link", "what lost packets do to an answer over a link", bench_link.ABOUT, _link)
@@ -152,27 +153,29 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     taken = _add(benches, "memory", "how much memory it takes, against what is computed", bench_memory.ABOUT, _memory)
     bench_memory.add_arguments(taken)
     warm = _add(benches, "prewarm", "what warm prefixes are worth on a replay", bench_prewarm.ABOUT, _prewarm)
-    bench_prewarm.add_arguments(warm, _count)
+    bench_prewarm.add_arguments(warm, whole(1))
     crowded = _add(benches, "contention", "what other busy processes cost", _CONTENTION, _contention)
-    crowded.add_argument("--rounds", type=_count, metavar="N", help="rounds of each kind (default: 4)")
+    crowded.add_argument("--rounds", type=whole(1), metavar="N", help="rounds of each kind (default: 4)")
     crowded.add_argument("--quick", action="store_true", help="one short round: a first impression")
     low = _add(benches, "background", "what a long background prompt does to people", _BACKGROUND, _background)
-    low.add_argument("--rounds", type=_count, metavar="N", help="rounds (default: 2)")
+    low.add_argument("--rounds", type=whole(1), metavar="N", help="rounds (default: 2)")
     guessed = _add(benches, "drafts", "what guessing next tokens is worth", bench_drafts.ABOUT, _drafts)
     bench_drafts.add_arguments(guessed)
     endurance = _add(benches, "soak", "whether the node holds under many clients for minutes", _SOAK, _soak)
-    endurance.add_argument("--minutes", type=_minutes, default=3.0, metavar="N", help="how long (default: 3)")
+    endurance.add_argument(
+        "--minutes", type=number(0.01, 24 * 60), default=3.0, metavar="N", help="how long (default: 3)"
+    )
     paced = _add(benches, "pacing", "what the playout buffer and the pacer do on a bad link", _PACING, _pacing)
     paced.add_argument("--trace", type=Path, metavar="FILE", help="delays as CSV, columns pub_ms and delay_ms")
     beside = _add(benches, "slow-reader", "what a slow reader costs the others", _SLOW_READER, _slow_reader)
-    beside.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of each kind (default: 3)")
+    beside.add_argument("--rounds", type=whole(1), default=3, metavar="N", help="rounds of each kind (default: 3)")
     warmed = _add(benches, "warming", "what warm prefixes cost, and what they give", bench_warming.ABOUT, _warming)
-    bench_warming.add_arguments(warmed, _count)
+    bench_warming.add_arguments(warmed, whole(1))
     meshed = _add(benches, "mesh", "what deciding who answers costs", bench_mesh.ABOUT, _mesh)
     bench_mesh.add_arguments(meshed)
     decisions = _add(benches, "admission", "what deciding who runs costs", _ADMISSION, _admission)
     decisions.add_argument("--quick", action="store_true", help="fewer decisions: a first impression")
-    endurance.add_argument("--clients", type=_count, default=64, metavar="N", help="how many (default: 64)")
+    endurance.add_argument("--clients", type=whole(1), default=64, metavar="N", help="how many (default: 64)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -189,8 +192,8 @@ def run(args: argparse.Namespace) -> int:
 async def _unless_ended(measuring: Coroutine[Any, Any, Report]) -> Report:
     """The report; SIGTERM and SIGHUP unwind what measures, so that no node of ours is left behind."""
     task = asyncio.ensure_future(measuring)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(ending, task.cancel)
     return await task
 
 
@@ -354,6 +357,8 @@ async def _pacing(args: argparse.Namespace, settings: Settings, changes: list[st
 
 
 async def _admission(args: argparse.Namespace, settings: Settings, changes: list[str]) -> Report:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # nothing here awaits, so the loop would hear of no signal
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     plan = admission.QUICK if args.quick else admission.FULL
     steps = Steps("measurements", 1 + plan.decisions // admission.TELL_EVERY)
     steps.next(f"{plan.waiting:,} requests waiting")
@@ -380,17 +385,3 @@ def _conditions(settings: Settings) -> tuple[str, ...]:
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     model = settings.model.name if settings.engine.kind == "llama" else f"the {settings.engine.kind} engine"
     return (f"{model}, {threads} threads, {cpu_name() or 'unknown processor'}", f"load average at the end: {load}")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-def _minutes(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 24 * 60:
-        raise ValueError(text)
-    return value

@@ -7,6 +7,7 @@ import argparse
 from node.bench import linkflood, linkstreams
 from node.bench.linkstreams import MOST_SMOOTH, PACKET_US, STALL_POINTS, STREAM_KIB, Plan, plan_for
 from node.bench.report import Figure
+from node.commands.numbers import number, several, whole
 from node.commands.steps import Steps
 from node.link.whereabouts import AMPLIFICATION
 
@@ -36,9 +37,9 @@ one.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What may be said."""
     say = parser.add_argument
-    say("--streams", type=_counts, default=STREAMS, metavar="N,…", help="how many at a time (200,1000)")
+    say("--streams", type=several(whole(1, 4000)), default=STREAMS, metavar="N,…", help="how many at a time (200,1000)")
     say("--only", choices=("streams", "floods"), help="one of the two parts")
-    say("--seconds", type=_seconds, default=5.0, metavar="S", help="how long each flood lasts (5)")
+    say("--seconds", type=number(0.1, linkflood.MOST_S), default=5.0, metavar="S", help="how long each flood lasts (5)")
     say("--quick", action="store_true", help="shorter answers and floods: a first impression")
 
 
@@ -65,17 +66,3 @@ async def _streams(args: argparse.Namespace, steps: Steps) -> list[Figure]:
     first = seen[1]
     watched = await linkstreams.run(first.plan, watched=True)
     return [*linkstreams.figures(seen[0], seen[1:]), *linkstreams.breakdown(watched, first.packet_us)]
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= linkflood.MOST_S:
-        raise ValueError(text)
-    return value
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(","))
-    if not all(0 < count <= 4000 for count in counts):
-        raise ValueError(text)
-    return counts

@@ -18,6 +18,7 @@ from node.bench.prompts import QUESTIONS
 from node.bench.report import Figure
 from node.bench.virtual import Costs, VirtualOverload
 from node.bench.workload import Mixture
+from node.commands.numbers import number, several, whole
 from node.commands.steps import Steps
 from node.engine.batch import Targets
 from node.errors import SettingsError
@@ -25,6 +26,7 @@ from node.settings import Settings
 
 AS_SET = "as set"
 _QUICK_S = 8.0
+_POSITIVE = number(0.001, 3600)
 
 ABOUT = f"""\
 Requests of four levels that come when they come, also when the node is busy, and what each of them got.
@@ -53,19 +55,31 @@ that no cache helps. A turn takes its --seconds, and then as long as what it lef
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What may be said about the load."""
     say = parser.add_argument
-    say("--times", type=_numbers, default=(2.0,), metavar="X,…", help="rates, in multiples of what it can do (2)")
-    say("--rate", type=_numbers, default=(), metavar="R,…", help="rates in requests/s instead; nothing is measured")
-    say("--closed", type=_count, default=0, metavar="N", help="N clients instead that ask again when answered")
-    say("--seconds", type=_number, default=25.0, metavar="S", help="how long requests come, each turn (25)")
-    say("--rounds", type=_count, default=2, metavar="N", help="turns of each setting and rate (2)")
-    say("--surge", type=_number, default=1.0, metavar="X", help="X times the rate in the middle third of a turn (1)")
+    say(
+        "--times",
+        type=several(_POSITIVE),
+        default=(2.0,),
+        metavar="X,…",
+        help="rates, in multiples of what it can do (2)",
+    )
+    say(
+        "--rate",
+        type=several(_POSITIVE),
+        default=(),
+        metavar="R,…",
+        help="rates in requests/s instead; nothing is measured",
+    )
+    say("--closed", type=whole(1), default=0, metavar="N", help="N clients instead that ask again when answered")
+    say("--seconds", type=_POSITIVE, default=25.0, metavar="S", help="how long requests come, each turn (25)")
+    say("--rounds", type=whole(1), default=2, metavar="N", help="turns of each setting and rate (2)")
+    say("--surge", type=_POSITIVE, default=1.0, metavar="X", help="X times the rate in the middle third of a turn (1)")
     say("--mix", type=workload.read_mix, metavar="L=N,…", help=f"shares of the levels ({_shown_mix()})")
     say("--trace", type=Path, metavar="FILE", help="arrivals and lengths of a real service")
-    say("--lengths", type=_number, default=0.2, metavar="X", help="its lengths are multiplied by this (0.2)")
-    say("--prompt-tokens", type=_count, default=160, metavar="N", help="median prompt without a trace (160)")
-    say("--answer-tokens", type=_count, default=40, metavar="N", help="median answer without a trace (40)")
+    say("--lengths", type=_POSITIVE, default=0.2, metavar="X", help="its lengths are multiplied by this (0.2)")
+    say("--prompt-tokens", type=whole(1), default=160, metavar="N", help="median prompt without a trace (160)")
+    say("--answer-tokens", type=whole(1), default=40, metavar="N", help="median answer without a trace (40)")
     say("--texts", type=Path, metavar="FILE", help="questions: lines, .tsv with `utterance`, or .jsonl with messages")
-    say("--gap-ms", type=_number, default=100.0, metavar="N", help="objective between two tokens (100)")
+    say("--gap-ms", type=_POSITIVE, default=100.0, metavar="N", help="objective between two tokens (100)")
     say("--compare", action="append", default=[], metavar="'KEY=VALUE …'", help="another setting; may be repeated")
     say("--plot", type=Path, metavar="FILE", help="write throughput against latency as PNG, and as CSV beside it")
     say("--seed", type=int, default=1, metavar="N", help="other requests (1)")
@@ -156,21 +170,3 @@ def _settings(pairs: list[str]) -> Settings:
 
 def _shown_mix() -> str:
     return ",".join(f"{level}={share:g}" for level, share in workload.DEFAULT_MIX.items())
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise ValueError(text)
-    return value
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(_number(part) for part in text.split(","))

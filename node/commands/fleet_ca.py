@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from node import settings
+from node.commands.numbers import whole
 from node.errors import EnrolmentError, SettingsError
 from node.mesh import authority, identity
 from node.mesh.identity import Identity
@@ -41,7 +42,7 @@ def _add_authority(parser: argparse.ArgumentParser) -> None:
     issuing = verbs.add_parser("issue", help="vouch for a node, or go on doing so")
     issuing.add_argument("node", metavar="NODE", help="what people call it")
     issuing.add_argument("--csr", metavar="FILE", type=Path, help="its request; without one its key is made here")
-    issuing.add_argument("--days", type=_days, default=30, help="how long the certificate lasts (default: 30)")
+    issuing.add_argument("--days", type=whole(1, 3650), default=30, help="how long the certificate lasts (default: 30)")
     issuing.add_argument("--out", metavar="FILE", type=Path, help="where to write the bundle (default: NODE.pem)")
     issuing.set_defaults(run=_issue)
     listing = verbs.add_parser("list", help="the nodes that it vouches for, and until when")
@@ -51,13 +52,6 @@ def _add_authority(parser: argparse.ArgumentParser) -> None:
     denying.add_argument("--allow", action="store_true", help="take it off the list again")
     denying.add_argument("--out", metavar="FILE", type=Path, default=Path("denied.json"), help="(default: denied.json)")
     denying.set_defaults(run=_deny)
-
-
-def _days(text: str) -> int:
-    days = int(text)
-    if not 1 <= days <= 3650:
-        raise ValueError(text)
-    return days
 
 
 def _authority_folder(args: argparse.Namespace) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from node.client import Client
+from node.commands.numbers import whole
 from node.commands.progress import amount
 from node.commands.target import Target, add_target, target
 
@@ -45,7 +46,7 @@ def register(verbs: Verbs[argparse.ArgumentParser]) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     status = actions.add_parser("status", help="what warm prefixes have saved, and what they take")
     why = actions.add_parser("why", help="which prefixes are where, and for what reason")
-    why.add_argument("--top", type=_count, default=20, metavar="N", help="how many (default: 20)")
+    why.add_argument("--top", type=whole(1), default=20, metavar="N", help="how many (default: 20)")
     forget = actions.add_parser("forget", help="erase history and states, in memory and on disk")
     for action, show in ((status, _status), (why, _why), (forget, _forget)):
         add_target(action)
@@ -137,10 +138,3 @@ def _place(row: Row, place: str, found: str) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "none"
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value

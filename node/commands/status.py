@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from node.client import Client
+from node.commands.numbers import number
 from node.commands.progress import amount
 from node.commands.target import Target, add_target, target
 
@@ -36,7 +37,12 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="print JSON for other programs; a line a look with --watch")
     parser.add_argument(
-        "--watch", nargs="?", type=_seconds, const=2.0, metavar="SECONDS", help="look again and again (every 2 s)"
+        "--watch",
+        nargs="?",
+        type=number(0.1, 3600),
+        const=2.0,
+        metavar="SECONDS",
+        help="look again and again (every 2 s)",
     )
     parser.set_defaults(run=run)
 
@@ -126,10 +132,3 @@ def _value(key: str, value: Any) -> str:
     if key.endswith("_share"):
         return f"{value:.0%}"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.1 <= value <= 3600:
-        raise ValueError(text)
-    return value

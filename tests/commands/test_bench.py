@@ -80,9 +80,9 @@ def test_a_missed_target_is_an_exit_code(value: float, code: int, capsys: pytest
         (["engine", "--set", "engine.slots"], "KEY=VALUE"),
         (["contention", "--threads", "1"], "nothing to adapt"),
         (["engine", "--threads", "many"], "threads"),
-        (["engine", "--rounds", "0"], "invalid _count value"),
-        (["soak", "--minutes", "0"], "invalid _minutes value"),
-        (["soak", "--clients", "-1"], "invalid _count value"),
+        (["engine", "--rounds", "0"], "is no whole number from 1"),
+        (["soak", "--minutes", "0"], "is no number from 0.01"),
+        (["soak", "--clients", "-1"], "is no whole number from 1"),
         ([], "BENCHMARK"),
     ],
 )
@@ -140,3 +140,17 @@ def wait_for(look: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
             return found
         time.sleep(0.05)
     raise AssertionError("no node was started")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_what_never_awaits_can_be_ended_too(number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-m", "node", "bench", "admission"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stderr is not None
+            while "limit decisions" not in running.stderr.readline():
+                assert running.poll() is None
+            running.send_signal(number)
+            assert running.wait(10) == code
+        finally:
+            running.kill()
