@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from node.errors import ModelFileError, NodeError
+from node.errors import ModelFileError, NodeError, SettingsError
 from node.fleet.examine import Figures, examine, speed
 from node.fleet.model_file import room_beside
 from node.fleet.pinned import Pinned
@@ -101,6 +101,7 @@ class Applier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.terms, self.serving = terms, serving
+        self.needs_restart: list[str] = []  # of the profile that serves; the process was started with the first one's
         self._host, self._room, self._clock = host, room, clock
 
     async def switch(self, profile: Profile) -> Figures:
@@ -159,6 +160,11 @@ class Applier:
                 pinned.close()
             raise
         self.serving = profile
+        try:  # in a thread, and not at each look: it reads the settings, and what tuning wrote is hashed with them
+            self.needs_restart = await asyncio.to_thread(self.terms.needs_restart, profile)
+        except SettingsError as error:  # of a file that was edited meanwhile; the next start will say so, too
+            log.warning("what counts from the next start on is not known", extra={"reason": error.message})
+            self.needs_restart = []
 
     async def _pin(self, profile: Profile | None, settings: Settings) -> Pinned | None:
         try:

@@ -125,7 +125,7 @@ class Updater:
         if update is not None:
             told |= machine.status_of(update)
             told |= {"waits_for": self._waits_for} if self._waits_for else {}
-        if restart := self._applier.terms.needs_restart(serving):
+        if restart := self._applier.needs_restart:
             told["needs_restart_for"] = " ".join(restart)
         return {"update": told | ({"last": self._last} if self._last else {})}
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import EngineFailed, ModelFileError, Unfit
+from node.errors import EngineFailed, ModelFileError, SettingsError, Unfit
 from node.fleet.apply import Applier, Damaged, Terms, located, pin
 from node.fleet.boot import over
-from node.fleet.profile import parse
+from node.fleet.profile import Profile, parse
+from node.settings import Settings
 from tests.conftest import settings
 from tests.support.fleet_node import GOLDEN, WRONG, FakeHost, Hands, profile
 
@@ -57,6 +58,32 @@ def test_only_the_model_changes_at_once_and_the_rest_is_told() -> None:
     assert it.terms.needs_restart(mixed) == ["websocket.heartbeat_s", "power.hot_threads"]
     assert it.terms.needs_restart(NEW) == []
     assert it.terms.hot(None).engine.slots == 8
+
+
+async def test_a_look_at_what_needs_a_restart_reads_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """`outpost status --watch` must not hash a tuned model at each look, nor fail with a node.toml that was spoilt."""
+    started = settings(engine_kind="echo")
+    of, read, spoilt = over(started), list[Profile | None](), list[bool]()
+
+    def reading(given: Profile | None) -> Settings:
+        read.append(given)
+        if spoilt:
+            spoilt.append(True)  # the switch itself has still read it; what is told of it has not
+        if len(spoilt) > 2:
+            raise SettingsError("node.toml is not valid TOML")
+        return of(given)
+
+    it = Applier(FakeHost(started), Terms(started, reading), OLD, lambda _: True, Hands().clock.uptime)
+    assert it.needs_restart == []
+    assert read == [], "the process was started with it"
+    await it.switch(profile("hotter", more="[settings.power]\nhot_threads = 1\n"))
+    before = len(read)
+    assert [it.needs_restart for _ in range(3)] == [["power.hot_threads"]] * 3
+    assert len(read) == before
+    spoilt.append(True)
+    await it.restore(OLD)
+    assert (it.is_serving(OLD), it.needs_restart) == (True, [])
+    assert "is not known" in caplog.text
 
 
 def test_it_waits_for_room_or_a_quiet_moment() -> None:
