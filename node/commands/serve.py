@@ -7,6 +7,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from node import layers
@@ -128,7 +129,8 @@ async def _started(args: argparse.Namespace, upkeep: Upkeep) -> bool:
         if upkeep.profile and not upkeep.pinned:
             await asyncio.to_thread(_check_profile, upkeep.profile, settings)
         node = Node(settings, auto.command(_repeated(args)), upkeep=upkeep)
-        await node.serve_until_signal(_announce)
+        asks = bool(settings.server.api_keys or settings.limits.quota_file)
+        await node.serve_until_signal(partial(_announce, asks=asks))
     except (OperatorError, EngineFailed) as error:
         # Whatever happens to a node that has started, and a port that is taken, is no fault of the profile's.
         if (node is not None and (node.started or isinstance(error, SettingsError))) or not await upkeep.fall_back(
@@ -153,11 +155,14 @@ def _check_profile(profile: Profile, settings: settings_module.Settings) -> None
         refuse_other_model(profile, settings, progress)
 
 
-def _announce(node: Node) -> None:
+def _announce(node: Node, *, asks: bool = False) -> None:
+    """The addresses to try; where a node asks for keys, with the place of one."""
     print(f"\n  {node.model.info.id} answers at {node.url}\n", file=sys.stderr)
     print(f"  page   {node.url}/", file=sys.stderr)
     body = f'{{"model": "{node.model.info.id}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
     print(f"  curl   curl -N {node.url}/v1/chat/completions -H 'content-type: application/json' \\", file=sys.stderr)
+    if asks:
+        print('           -H "authorization: Bearer $KEY" \\', file=sys.stderr)
     print(f"           -d '{body}'", file=sys.stderr)
     print("  stop   Ctrl-C\n", file=sys.stderr, flush=True)
 

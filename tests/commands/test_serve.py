@@ -29,7 +29,7 @@ max_waiting = 3
 """
 
 
-def announced(capsys: pytest.CaptureFixture[str], url: str) -> str:
+def announced(capsys: pytest.CaptureFixture[str], url: str, *, asks: bool = False) -> str:
     """What `serve` prints for a node at `url`."""
 
     class Info:
@@ -43,7 +43,7 @@ def announced(capsys: pytest.CaptureFixture[str], url: str) -> str:
 
     node = Announced()
     node.url = url  # type: ignore[attr-defined]
-    _announce(node)  # type: ignore[arg-type]
+    _announce(node, asks=asks)  # type: ignore[arg-type]
     return capsys.readouterr().err
 
 
@@ -61,6 +61,17 @@ def test_the_printed_addresses_work(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"page   {url}/\n" in printed
         command = printed[printed.index("curl -N") : printed.index("  stop")]
         answer = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+        assert answer.stdout.endswith("data: [DONE]\n\n")
+
+
+def test_the_printed_line_has_a_place_for_the_key(capsys: pytest.CaptureFixture[str]) -> None:
+    key = "a-key-of-16-letters"
+    with serving("--engine", "echo", OUTPOST_SERVER_API_KEYS=key) as (_, url):
+        printed = announced(capsys, url, asks=True)
+        command = printed[printed.index("curl -N") : printed.index("  stop")]
+        answer = subprocess.run(
+            ["/bin/sh", "-c", command], env={"KEY": key}, capture_output=True, text=True, timeout=60, check=True
+        )
         assert answer.stdout.endswith("data: [DONE]\n\n")
 
 
