@@ -40,3 +40,17 @@ def configure(level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    logging.getLogger("aiohttp.server").filters[:] = [_without_bytes]
+
+
+def _without_bytes(record: logging.LogRecord) -> bool:
+    """What is no HTTP is no error of ours, and aiohttp would log its bytes, which may be anybody's prompt or key."""
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None and type(error).__module__ != "aiohttp.http_exceptions":
+        error = error.__cause__ or error.__context__
+    if error is None:
+        return True
+    record.msg, record.args, record.exc_info, record.exc_text = "a request is no HTTP", (), None, None
+    record.levelno, record.levelname = logging.INFO, "INFO"
+    record.__dict__["reason"] = type(error).__name__
+    return logging.getLogger().isEnabledFor(logging.INFO)
