@@ -121,11 +121,11 @@ class Serving:
         await self.keeper.start(_states_folder(self.settings), self._fingerprint)
 
     async def decode_one_token(self) -> None:
-        """Show that it really runs; raises EngineFailed."""
+        """Show that it really runs; raises EngineFailed. Nobody asked it: it is in no queue and no history."""
         prompt = tuple(self.model.encode("Hello"))
         request = Request("warm-up", prompt, 1, sampling=Sampling(temperature=0), ignore_eos=True)
-        session = Session(request, self.reception.gate)  # nobody else is meant
-        self.reception.gate.submit(request, session.feed)
+        session = Session(request, self.worker)
+        self.worker.submit(request, session.feed)
         end = await session.finished()
         if isinstance(end, Failed) or session.completion_tokens != 1:
             raise EngineFailed("The engine could not decode a first token.")

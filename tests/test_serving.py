@@ -42,10 +42,12 @@ def asked(serving: Serving, text: str, id: str = "one") -> Session:
 
 
 async def test_it_is_ready_once_it_decoded_a_token(load: Load) -> None:
-    serving = await load(sampling_temperature=0.25)
+    serving = await load(sampling_temperature=0.25, prewarm_min_sessions=1)
     assert not serving.ready
+    nodes = serving.keeper.status()["history"]["nodes"]
     await serving.decode_one_token()
     assert serving.ready
+    assert serving.keeper.status()["history"]["nodes"] == nodes, "nobody asked it, so it is no prompt to keep warm"
     assert serving.sampling.temperature == 0.25
     assert serving.status()["model"]["engine"] == "echo"
     assert serving.load_now(5).memory_free == 5

@@ -133,14 +133,14 @@ def test_a_question_asked_again_is_answered_the_same_in_fewer_steps(
 def test_sampled_answers_are_the_same_draw_for_draw(engine: LlamaEngine, plain: LlamaEngine) -> None:
     """The statistic at temperature 0.7: the share of answers that are equal in every token. It is 1 here."""
     equal, accepted = [], engine.load.accepted
-    for seed in range(3):
+    for seed in range(5):
         hot = Sampling(temperature=0.7, seed=seed)
         for question in QUESTIONS[:2]:
             expected = ids(run(plain, [ask(plain, question, max_tokens=24, sampling=hot)])["r"])
             for _ in range(2):
                 equal.append(ids(run(engine, [ask(engine, question, max_tokens=24, sampling=hot)])["r"]) == expected)
     assert sum(equal) >= 0.9 * len(equal)
-    assert engine.load.accepted - accepted > 60
+    assert engine.load.accepted - accepted > 100
 
 
 @pytest.mark.model
