@@ -87,11 +87,11 @@ async def test_a_wrong_key_is_told_and_this_node_answers(
     assert "401" in upstream["blocked"]
 
 
-async def test_it_breaks_in_the_middle_and_the_breaker_opens_and_closes(asking: Any) -> None:
-    port = free_port()
+async def test_it_breaks_in_the_middle_and_the_breaker_opens_and_closes(asking: Any, tmp_path: Path) -> None:
+    port, environment = free_port(), {"OUTPOST_SERVER_API_KEYS": KEY, "OUTPOST_HOME": str(tmp_path)}
     arguments = ("--engine", "echo", "--set", f"server.port={port}")
     long = "the sea is wide and the night is long. " * 100
-    with serving(*arguments, OUTPOST_SERVER_API_KEYS=KEY) as (process, url):
+    with serving(*arguments, **environment) as (process, url):
         node = await asking(url)
         body = {"messages": [{"role": "user", "content": long}], "stream": True}
         text, pieces = "", 0
@@ -111,7 +111,7 @@ async def test_it_breaks_in_the_middle_and_the_breaker_opens_and_closes(asking: 
         assert (await ask(node))[0] == TEXT
     assert node.status()["routes"]["upstreams"][HERE]["state"] in ("open", "half-open")
     assert await ask(node) == (TEXT, "local"), "it is not even tried"
-    with serving(*arguments, OUTPOST_SERVER_API_KEYS=KEY):
+    with serving(*arguments, **environment):
         async with asyncio.timeout(60):
             while (await ask(node))[1] != HERE:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)

@@ -64,7 +64,11 @@ class Mortal:
         first = max(self.acknowledged, default=-1) + 1
         command = [sys.executable, "-m", "tests.support.keeping_node", str(self.folder), str(self.port), self.hub]
         self._process = await asyncio.create_subprocess_exec(
-            *command, str(first), str(RECORDS), stdout=subprocess.PIPE, limit=1 << 20
+            *command,
+            *(str(first), str(RECORDS)),
+            stdout=subprocess.PIPE,
+            limit=1 << 20,
+            env={**os.environ, "OUTPOST_HOME": str(self.folder / "home")},
         )
         self._reading = asyncio.create_task(self._read(self._process))
         await self.ready.wait()

@@ -106,7 +106,8 @@ async def test_the_grace_period_ends(start_node: Start) -> None:
                 pass
 
 
-async def test_a_taken_port_is_an_error_with_a_remedy() -> None:
+async def test_a_taken_port_is_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTPOST_HOME", str(tmp_path))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cuts import Reader, plan, read
-from tests.support.process import free_port, wait_ready
+from tests.support.process import free_port, home_with_models, wait_ready
 
 COUNT = int(os.environ.get("SURVIVAL_COUNT", "12"))
 
@@ -27,13 +27,14 @@ class Reviving:
         self.log = folder / "node.log"
         self._command = [sys.executable, "-m", "node", "serve", "--port", str(self.port), *arguments]
         self._command += ["--set", f"streams.database={folder / 'node.db'}"]
+        self._environment = {**os.environ, "OUTPOST_HOME": home_with_models(folder)}
         self._process: subprocess.Popen[bytes] | None = None
         self._reviving = asyncio.Lock()
         self.deaths = 0
 
     async def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = await asyncio.to_thread(subprocess.Popen, self._command, stderr=log)
+            self._process = await asyncio.to_thread(subprocess.Popen, self._command, stderr=log, env=self._environment)
         await asyncio.to_thread(wait_ready, self.url, self._process)
 
     async def kill(self, number: int = signal.SIGKILL) -> None:

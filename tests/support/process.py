@@ -13,6 +13,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from node.settings import home
 
 
 @contextmanager
@@ -41,6 +44,15 @@ def _address(process: subprocess.Popen[str], errors: int) -> str:
             raise AssertionError(f"the node ended with {process.returncode}:\n{printed}")
         time.sleep(0.05)
     raise AssertionError("the node did not start")
+
+
+def home_with_models(folder: Path) -> str:
+    """A data directory for OUTPOST_HOME with the models of the real one: what a node with a port keeps goes here."""
+    made = folder / "home"
+    made.mkdir(exist_ok=True)
+    if not (made / "models").is_symlink():
+        (made / "models").symlink_to(home() / "models")
+    return str(made)
 
 
 def free_port() -> int:
