@@ -106,7 +106,7 @@ class Applier:
 
     async def switch(self, profile: Profile) -> Figures:
         """Load, examine, and serve it; raises Damaged, Unfit or what loading raises, and then nothing has changed."""
-        settings = self.terms.hot(profile)
+        settings = await self.settings(profile)
         seen = Figures()
 
         async def accept(model: Model, source: TokenSource) -> None:
@@ -124,7 +124,7 @@ class Applier:
         async def accept(model: Model, source: TokenSource) -> None:
             """It was good enough before."""
 
-        await self._exchange(profile, self.terms.hot(profile), accept)
+        await self._exchange(profile, await self.settings(profile), accept)
 
     async def measure(self) -> Figures:
         """How fast the served model is just now; raises NodeError."""
@@ -132,12 +132,16 @@ class Applier:
 
     async def verify(self, profile: Profile) -> None:
         """Read the model's file once; raises Damaged where it is not the one that is promised."""
-        if (pinned := await self._pin(profile, self.terms.hot(profile))) is not None:
+        if (pinned := await self._pin(profile, await self.settings(profile))) is not None:
             pinned.close()
 
-    def may_switch(self, profile: Profile) -> str:
+    async def settings(self, profile: Profile | None) -> Settings:
+        """What the profile gives now, in a thread: settings are read, and what tuning wrote is hashed with them."""
+        return await asyncio.to_thread(self.terms.hot, profile)
+
+    async def may_switch(self, profile: Profile) -> str:
         """What to wait for before a switch; "" where nothing is."""
-        if not self._host.idle and not self._room(self.terms.hot(profile)):
+        if not self._host.idle and not self._room(await self.settings(profile)):
             return "memory for two models, or a moment without streams"
         return ""
 

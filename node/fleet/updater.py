@@ -260,7 +260,7 @@ class Updater:
             return "refused", error.message, {}
         try:
             self._fits(profile)
-            self._applier.terms.hot(profile)
+            await self._applier.settings(profile)
         except SettingsError as error:
             return "refused", error.message, {}
         return "accepted", "", {}
@@ -301,7 +301,7 @@ class Updater:
 
     async def _staged(self, update: Update) -> Answer | None:
         profile = await self._profile(update)
-        self._waits_for = self._applier.may_switch(profile) if update.source == "fleet" else ""
+        self._waits_for = await self._applier.may_switch(profile) if update.source == "fleet" else ""
         if update.source == "fleet" and not window_open(update.rollout, self._clock.minute()):
             self._waits_for = "the maintenance window"
         if update.source == "fleet" and not self._powered():

@@ -86,12 +86,12 @@ async def test_a_look_at_what_needs_a_restart_reads_nothing(caplog: pytest.LogCa
     assert "is not known" in caplog.text
 
 
-def test_it_waits_for_room_or_a_quiet_moment() -> None:
+async def test_it_waits_for_room_or_a_quiet_moment() -> None:
     it, host = applier(room=False)
-    assert it.may_switch(NEW) == ""
+    assert await it.may_switch(NEW) == ""
     host.idle = False
-    assert "memory" in it.may_switch(NEW)
-    assert applier(FakeHost(settings(engine_kind="echo")), room=True)[0].may_switch(NEW) == ""
+    assert "memory" in await it.may_switch(NEW)
+    assert await applier(FakeHost(settings(engine_kind="echo")), room=True)[0].may_switch(NEW) == ""
 
 
 def with_model(sha256: str, name: str = "m") -> str:
