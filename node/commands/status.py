@@ -109,7 +109,8 @@ def _is_table(value: Any) -> bool:
 
 
 def _told(section: Section) -> str:
-    return ", ".join(f"{_label(key)} {_value(key, value)}" for key, value in section.items())
+    """Its members in a line; a text that is empty says nothing."""
+    return ", ".join(f"{_label(key)} {_value(key, value)}" for key, value in section.items() if value != "")
 
 
 def _label(key: str) -> str:

@@ -77,6 +77,10 @@ def test_units_are_told_by_the_names(key: str, value: object, shown: str) -> Non
     assert status.describe({"part": {key: value}}) == [f"part  {status._label(key)} {shown}"]
 
 
+def test_an_empty_text_is_left_out() -> None:
+    assert status.describe({"cpu": {"threads": 1, "reason": ""}}) == ["cpu  threads 1"]
+
+
 def test_a_node_without_anything_to_say() -> None:
     assert status.headline({}) == "no model is unknown, up 0:00:00, Outpost ?"
     assert status.describe({"node": {}}) == []
