@@ -29,6 +29,7 @@ _MOST_CHOICES = (
     8,
     1,
 )  # beside so many loops: each loop costs another power of the length, each choice may double it
+_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")  # blanks and comments may stand before a repeat then
 
 Prompt = Annotated[str, msgspec.Meta(min_length=1, max_length=4000)]
 Pattern = Annotated[str, msgspec.Meta(max_length=200)]
@@ -77,6 +78,8 @@ def pattern_problem(pattern: str) -> str:
         re.compile(pattern)
     except re.error as error:
         return f"it is no regular expression: {error}"
+    if _VERBOSE.search("".join(_bare(pattern))):
+        return "(?x) hides what is repeated"
     loops = choices = 0
     before = ""
     for character in _bare(pattern):
@@ -84,8 +87,8 @@ def pattern_problem(pattern: str) -> str:
         if loop and before == ")":
             return "a repeated group may take for ever; repeat single characters or classes only"
         loops += loop
-        # In `(?i)` and `.*?` it is none.
-        choices += character == "|" or (character == "?" and (not before or before not in "(*+?}"))
+        # In `(?i)` and `.*?` it is none; after `}` it may be one, where nothing was opened.
+        choices += character == "|" or (character == "?" and (not before or before not in "(*+?"))
         before = character
     if loops >= len(_MOST_CHOICES) or choices > _MOST_CHOICES[loops]:
         one, two = _MOST_CHOICES[1:]
