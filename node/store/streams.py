@@ -25,6 +25,7 @@ from node.store.db import MIGRATIONS, Database, give_back
 log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000  # ids of evicted generations
+_MOST_TOLD = 1000  # generations that cannot be stored, and of which that was told
 _RECORD_BYTES = 512  # what a generation costs besides its request and entries, counted generously
 
 Done = Callable[[Exception | None], None]
@@ -70,7 +71,8 @@ class StreamStore:
         self._max_age_s = max_age_s
         self._pending: list[tuple[str, int, Sequence[Entry], End | None, Done]] = []
         self.failures = 0
-        self._failing: set[str] = set()  # generations whose last write failed: each is told once, not once a token
+        # Generations whose last write failed, oldest first: each is told once, not once a token and try for its end.
+        self._failing: dict[str, None] = {}
 
     async def open(self, stored: StoredStream) -> None:
         """Keep a new generation before its first token."""
@@ -123,21 +125,26 @@ class StreamStore:
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
         for id, first, entries, end, done in pending:
-            self._database.post(_writing(id, first, entries, end), self._reporting(id, end is not None, done))
+            self._database.post(_writing(id, first, entries, end), self._reporting(id, done))
 
-    def _reporting(self, id: str, last: bool, done: Done) -> Callable[[object, Exception | None], None]:
+    def _reporting(self, id: str, done: Done) -> Callable[[object, Exception | None], None]:
         def report(_: object, error: Exception | None) -> None:
-            if error is not None:
+            if error is None:
+                self._failing.pop(id, None)
+            else:
                 self.failures += 1
-                if id not in self._failing:
-                    told = {"id": id, "reason": str(error)}
-                    log.error("entries could not be stored; their stream goes on in memory", extra=told)
-                self._failing.add(id)
-            if error is None or last:
-                self._failing.discard(id)
+                self._tell_once(id, error)
             done(error)
 
         return report
+
+    def _tell_once(self, id: str, error: Exception) -> None:
+        if id not in self._failing:
+            told = {"id": id, "reason": str(error)}
+            log.error("entries could not be stored; their stream goes on in memory", extra=told)
+            self._failing[id] = None
+            if len(self._failing) > _MOST_TOLD:
+                del self._failing[next(iter(self._failing))]
 
 
 def _writing(id: str, first: int, entries: Sequence[Entry], end: End | None) -> Callable[[sqlite3.Connection], None]:

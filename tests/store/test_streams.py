@@ -135,18 +135,36 @@ async def test_a_full_disk_is_told_once_a_stream_not_once_a_token(
         lambda db: db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}").fetchone()
     )
     large = [Entry("x" * 20_000, None)]
-    for number in range(20):
+
+    async def write(id: str, end: Finished | None = None) -> None:
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        end = Finished("stop", 3, 2) if number == 19 else None
-        store.record("r1", 0, large, end, done.set_result)
+        store.record(id, 0, large, end, done.set_result)
         assert "full" in str(await done)
+
+    for number in range(20):
+        await write("r1", Finished("stop", 3, 2) if number > 15 else None)  # an end is tried again for minutes
     assert store.failures == 20
     assert caplog.text.count("entries could not be stored") == 1
     assert caplog.text.count("a transaction failed") <= 1
-    again: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-    store.record("r1", 0, large, None, again.set_result)  # nothing is remembered of a stream beyond its end
-    assert "full" in str(await again)
-    assert caplog.text.count("entries could not be stored") == 2
+
+
+async def test_what_was_told_is_forgotten_when_it_works_again_and_where_it_is_too_much(
+    store: StreamStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.store.streams._MOST_TOLD", 2)
+
+    async def fail(id: str) -> int:
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        store.record(id, 0, ENTRIES, None, done.set_result)
+        assert await done is not None
+        return caplog.text.count("entries could not be stored")
+
+    assert [await fail(id) for id in ("a", "b", "a")] == [1, 2, 2]
+    await store.open(stream("a"))
+    await record(store, "a", 0, ENTRIES, None)
+    assert store._failing.keys() == {"b"}
+    assert [await fail(id) for id in ("c", "d", "b")] == [3, 4, 5]
+    assert len(store._failing) == 2
 
 
 async def test_one_streams_fault_is_not_anothers(store: StreamStore) -> None:
