@@ -55,6 +55,7 @@ class Keeper:
         self._running: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._folder: Path | None = None
         self._opening: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         self._ends: OrderedDict[int, tuple[Owner, Ids]] = OrderedDict()
@@ -68,11 +69,12 @@ class Keeper:
         await self._history.load()
         self._ends.clear()  # of prompts that came before, and have other numbers now
         await self._stock.ask_engine()
-        if folder is not None and (self._stock.usable or not self._settings.enabled):
+        self._folder = folder
+        if folder is not None and self._stock.usable and self._settings.enabled:
             self._opening = self._spawn(self._stock.open_shelf(folder, fingerprint))
             await asyncio.wait({self._opening}, timeout=_OPEN_S)
         if not self._settings.enabled:
-            await self._stock.forget()
+            await self._erase_at_start()
         elif not self._stock.usable:
             log.warning("this model cannot begin with a warm prefix; every prompt is read in full")
         else:
@@ -90,6 +92,7 @@ class Keeper:
         await self._store([])
         await self._history.let_go()
         await self._stock.close_shelf()
+        self._folder = None
 
     def pin(self, ids: Iterable[int]) -> None:
         """Every tenant's prompts may begin so: have it warm from the start. Before `start`."""
@@ -119,8 +122,16 @@ class Keeper:
         known = await self._history.forget()
         self._ends.clear()
         self._warmer.forget()
-        await self._stock.forget()
+        if self._opening is not None:  # what it finds is to go, too
+            await asyncio.wait({self._opening})
+        await self._stock.forget(self._folder)
         return known
+
+    async def _erase_at_start(self) -> None:
+        try:
+            await self._stock.forget(self._folder)
+        except OSError as error:
+            log.warning("states that were stored before could not be erased", extra={"reason": str(error)})
 
     def submit(self, request: Request, sink: Sink) -> None:
         """See TokenSource."""

@@ -126,6 +126,13 @@ def sweep(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def erase(folder: Path) -> None:
+    """Remove every file of states, whole or not. Raises OSError."""
+    sweep(folder)
+    for path in folder.glob(f"*{SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
 def _write_whole(path: Path, pieces: Sequence[bytes]) -> None:
     part = path.with_suffix(PART)
     try:

@@ -141,13 +141,18 @@ class Stock:
                     if file in self.shelf.files:
                         self.shelf.drop(file)
 
-    async def forget(self) -> None:
-        """Erase every state, in memory and on disk, and the past answers that guesses come from."""
+    async def forget(self, folder: Path | None) -> None:
+        """Erase every state, in memory and in the folder, open or not, and the past answers that guesses come from.
+
+        Raises OSError.
+        """
         await self._on_engine(_forget_answers)
         async with self._disk:
             self.memory.clear()
             if self.shelf is not None:
                 self.shelf.clear()
+            elif folder is not None:
+                await asyncio.to_thread(states.erase, folder)
 
     async def _load(self, owner: Owner, link: Link) -> bool:
         assert self.shelf is not None

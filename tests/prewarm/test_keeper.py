@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from node.engine.worker import Worker
 from node.errors import Unavailable
 from node.generation import Caller, Embedded, Event, Failed, Finished, Request, Started, Token, Warmth
+from node.prewarm import keeper as keepers
 from node.prewarm import warmer
 from node.prewarm.history import History
 from node.prewarm.keeper import Keeper
@@ -288,6 +290,16 @@ async def test_off_erases_what_was_stored_and_keeps_nothing(start: StartKeeper) 
     assert off.keeper.status()["enabled"] is False
 
 
+async def test_what_cannot_be_erased_is_told_and_does_not_keep_a_node_from_starting(
+    start: StartKeeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "states" / "a-folder.state").mkdir(parents=True)
+    off = await start(enabled=False)
+    assert "could not be erased" in caplog.text
+    with pytest.raises(OSError, match=r"a-folder\.state"):
+        await off.keeper.forget()
+
+
 async def test_an_engine_without_states_is_told_and_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from node.engine.blocks import BlockStore
     from node.engine.echo import EchoEngine
@@ -306,6 +318,48 @@ async def test_an_engine_without_states_is_told_and_served(tmp_path: Path, caplo
     assert keeper.status()["usable"] is False
     await keeper.stop()
     await worker.stop()
+
+
+async def test_forgetting_erases_what_another_engine_left_on_disk(start: StartKeeper, tmp_path: Path) -> None:
+    """A node that changed to an engine without states is still asked to forget what users wrote."""
+    from node.engine.blocks import BlockStore
+    from node.engine.echo import EchoEngine
+    from node.settings import Engine
+
+    parts = await start()
+    await parts.to_disk_only(LONG)
+    assert list((tmp_path / "states").glob("*.state"))
+    worker = Worker(lambda: EchoEngine(Engine(kind="echo"), "echo"))
+    await worker.start()
+    keeper = Keeper(Prewarm(), worker, History(Prewarm()), Stock(BlockStore(0), worker.on_engine))
+    await keeper.start(tmp_path / "states", lambda folder: "another")
+    await keeper.forget()
+    assert not list((tmp_path / "states").glob("*.state"))
+    await keeper.stop()
+    await worker.stop()
+
+
+async def test_forgetting_waits_for_a_folder_that_is_being_opened(
+    start: StartKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = await start()
+    await parts.to_disk_only(LONG)
+    monkeypatch.setattr(keepers, "_OPEN_S", 0.0)
+    hashed = threading.Event()
+
+    def slowly(folder: Path) -> str:
+        assert hashed.wait(60)
+        return "print"
+
+    again = Keeper(Prewarm(), parts.worker, History(Prewarm()), Stock(parts.stock.memory, parts.worker.on_engine))
+    await again.start(tmp_path / "states", slowly)
+    forgetting = asyncio.create_task(again.forget())
+    await asyncio.sleep(0)  # it begins
+    hashed.set()
+    await forgetting
+    await until(lambda: again._opening is not None and again._opening.done())
+    assert not list((tmp_path / "states").glob("*.state"))
+    await again.stop()
 
 
 async def test_status_has_budgets_costs_and_history(start: StartKeeper) -> None:

@@ -148,3 +148,12 @@ def test_half_written_files_are_swept_away(tmp_path: Path) -> None:
     (tmp_path / "0123.part").write_bytes(b"half")
     states.sweep(tmp_path)
     assert list(tmp_path.iterdir()) == [file.path]
+
+
+def test_erasing_takes_states_whole_or_not_and_nothing_else(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "0123.part").write_bytes(b"half")
+    (tmp_path / "model.json").write_bytes(b"{}")
+    states.erase(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
+    states.erase(tmp_path / "never made")

@@ -179,7 +179,7 @@ async def test_what_no_plan_wants_leaves_the_disk_and_forgetting_leaves_nothing(
         await stock.save("a", ids, 1 << 20)
     await stock.keep_on_disk([("a", other)])
     assert (stock.on_disk("a", LONG), stock.on_disk("a", other)) == (0, len(other))
-    await stock.forget()
+    await stock.forget(None)
     assert (stock.disk_bytes, stock.memory.bytes) == (0, 0)
     assert stock.shelf
     assert list(stock.shelf.folder.iterdir()) == []
@@ -197,7 +197,7 @@ async def test_without_a_folder_everything_is_in_memory_only(
     assert not stock.worth_loading("a", LONG)
     assert await stock.load("a", LONG) == len(LONG)
     await stock.keep_on_disk([])
-    await stock.forget()
+    await stock.forget(None)
 
 
 async def test_memory_too_small_for_a_state_ends_the_loading(start_stock: StartStock) -> None:
@@ -219,7 +219,7 @@ async def test_forgetting_reaches_past_answers(start_stock: StartStock) -> None:
 
     await worker.on_engine(know)
     assert answers.bytes
-    await stock.forget()
+    await stock.forget(None)
     assert not answers.bytes
 
 
