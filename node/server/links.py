@@ -1,15 +1,14 @@
 """POST /v1/link: a key for a link over UDP, handed out over HTTP; and all links of this node.
 
-The body is {"versions": [1]}: which versions of the format (`link.packet`) the client speaks; one that says nothing
-speaks version 1. The answer is {"version": 1, "link": NUMBER, "secret": BASE64, "port": UDP PORT, "idle_s": 60}, with
+The body is {"versions": [2]}: which versions of the format (`link.packet`) the client speaks; one that says nothing
+speaks version 1. The answer is {"version": 2, "link": NUMBER, "secret": BASE64, "port": UDP PORT, "idle_s": 60}, with
 the version that is spoken; where the node speaks none of the client's, it refuses with 400 and names its own, and the
 client stays where it is, on its WebSocket.
 
-The secret protects every datagram,
-so it is given out over HTTPS or to this machine itself only. A link belongs to the API key that asked for it, and dies
-after `idle_s` seconds without a datagram. What is spoken on it stands in `link.packet`, `link.connection` and
-`linkanswers`. Where there are as many as there may be, a key that has fewer than another gets the quietest of that
-other's: one key cannot keep all others out.
+The secret protects every datagram, so it is given out over HTTPS or to this machine itself only. A link belongs to the
+API key that asked for it, and dies after `idle_s` seconds without a datagram. What is spoken on it stands in
+`link.packet`, `link.connection` and `linkanswers`. Where there are as many as there may be, a key that has fewer than
+another gets the quietest of that other's: one key cannot keep all others out.
 """
 
 from __future__ import annotations
