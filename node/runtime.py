@@ -231,8 +231,9 @@ class Node:
         try:
             await self.post.start()
             await self._serving.keep()
-            await self._listen(tls, store)
-            await self._serving.decode_one_token()
+            with self._served.closed():  # the first token has its slot from nobody, so none may be taken yet
+                await self._listen(tls, store)
+                await self._serving.decode_one_token()
             await self._app[STREAMS].resume_unfinished()
             for part in self._join():
                 await part.start()

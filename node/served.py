@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from node.errors import NodeError, Unavailable
 from node.fleet.pinned import Pinned
@@ -89,6 +90,15 @@ class Served:
         except TimeoutError:
             raise Unavailable("This node's model is being exchanged; come back soon.", retry_after=5) from None
 
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Who asks meanwhile waits; see `settled`."""
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
     def source_of(self, model: Model) -> TokenSource:
         """Where requests that were made with this model go in; raises Unavailable when it is gone."""
         if model is self.current.model and self.entry is not None:
@@ -132,9 +142,8 @@ class Served:
         task.add_done_callback(self._leaving.discard)
 
     async def _instead(self, new: Serving, accept: Accept, drain_s: float) -> None:
-        self._open.clear()
-        old = self.current
-        try:
+        with self.closed():
+            old = self.current
             await _quiet(old, drain_s)
             await old.stop()
             try:
@@ -145,8 +154,6 @@ class Served:
             self._serve(new)
             await self._keep(new)
             _unpin(old)
-        finally:
-            self._open.set()
 
     async def _restore(self, old: Serving) -> None:
         """What served before serves again; there is nothing better to do until it does."""

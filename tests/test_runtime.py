@@ -73,6 +73,23 @@ async def test_ready_only_after_a_token_was_decoded(monkeypatch: pytest.MonkeyPa
     await node.stop(grace_s=0)
 
 
+async def test_who_asks_before_the_first_token_was_decoded_waits_for_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(settings(engine_kind="echo", engine_slots=1, engine_echo_rate=10))
+    first_token, asking = Serving.decode_one_token, []
+
+    async def crowded(self: Serving) -> None:
+        asking.append(asyncio.create_task(ask(node, "early")))
+        await asyncio.sleep(0.2)  # it would be in the engine by now; where it is not yet, the test finds less
+        await first_token(self)
+
+    monkeypatch.setattr(Serving, "decode_one_token", crowded)
+    try:
+        await node.start()
+        assert await asking[0] == "early"
+    finally:
+        await node.stop(grace_s=0)
+
+
 async def test_stop_lets_a_stream_finish_and_refuses_new_ones(start_node: Start) -> None:
     node = await start_node(engine_kind="echo")
     async with Client(node.url) as client:
