@@ -29,7 +29,7 @@ _MOST_CHOICES = (
     8,
     1,
 )  # beside so many loops: each loop costs another power of the length, each choice may double it
-_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")  # blanks and comments may stand before a repeat then
+_HIDING = re.compile(r"\(\?(#|[a-zA-Z]*x)")  # what is skipped may stand before a repeat, or look like a class
 
 Prompt = Annotated[str, msgspec.Meta(min_length=1, max_length=4000)]
 Pattern = Annotated[str, msgspec.Meta(max_length=200)]
@@ -78,11 +78,14 @@ def pattern_problem(pattern: str) -> str:
         re.compile(pattern)
     except re.error as error:
         return f"it is no regular expression: {error}"
-    if _VERBOSE.search("".join(_bare(pattern))):
-        return "(?x) hides what is repeated"
+    bare = "".join(_bare(pattern))
+    if _HIDING.search(bare):
+        return "(?x) and (?#…) hide what is repeated"
+    if "\\" in bare or "(?P=" in bare:  # each costs another power of the length, too
+        return "it may take for ever: what a group found may not be asked for again"
     loops = choices = 0
     before = ""
-    for character in _bare(pattern):
+    for character in bare:
         loop = character in "*+{"
         if loop and before == ")":
             return "a repeated group may take for ever; repeat single characters or classes only"
@@ -97,13 +100,13 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _bare(pattern: str) -> Iterator[str]:
-    """The pattern's characters without escaped ones and without the insides of classes."""
+    """The pattern's characters without escaped ones and without the insides of classes; a back-reference is `\\`."""
     position = 0
     while position < len(pattern):
         character = pattern[position]
         if character == "\\":
+            yield "\\" if pattern[position + 1] in "123456789" else "x"
             position += 2
-            yield "x"
             continue
         if character == "[":
             position = _end_of_class(pattern, position)
