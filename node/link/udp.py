@@ -54,7 +54,7 @@ class UdpLinks:
         self._armed: dict[Connection, float] = {}
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self._flushing = False
+        self._flushing = self._reading = False
         self._read_at = 0.0  # when reading ended last
         self._unread = 0  # links served since then
         self._emptied_at = 0.0  # when nothing was left to read: what is there now came after
@@ -146,14 +146,17 @@ class UdpLinks:
         """Take what has come, for as long as others had since the last time, and act on it."""
         began = now = self._loop.time()
         until = began + min(_TURN_S, max(_LEAST_TURN_S, began - self._read_at))
-        more = True
-        while more and now < until and self._socket is not None:
-            touched: dict[Connection, None] = {}
-            more = self._take_batch(touched, now)
-            for connection in touched:
-                self._serve(connection, self._loop.time())
-            now = self._loop.time()
-        self._read_at, self._unread = now, 0
+        more = self._reading = True
+        try:
+            while more and now < until and self._socket is not None:
+                touched: dict[Connection, None] = {}
+                more = self._take_batch(touched, now)
+                for connection in touched:
+                    self._serve(connection, self._loop.time())
+                now = self._loop.time()
+        finally:
+            self._reading = False
+            self._read_at, self._unread = now, 0
 
     def _take_batch(self, touched: dict[Connection, None], now: float) -> bool:
         """Hand datagrams to their links; False when there are no more."""
@@ -193,7 +196,7 @@ class UdpLinks:
             for connection in awake:
                 self._serve(connection, self._loop.time())
                 self._unread += 1
-                if self._unread >= _CROWD:
+                if self._unread >= _CROWD and not self._reading:  # as it is where what came is answered at once
                     self._read()
         finally:
             self._arm()

@@ -8,6 +8,7 @@ import random
 import socket
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator
 
 import pytest
@@ -172,6 +173,47 @@ async def test_a_group_does_not_wait_for_all_the_others(ends: tuple[End, End]) -
     assert (sent[30], sent[31], sent[39]) == (0, 32, 32)
     await asyncio.sleep(0)
     assert client.links.sent == 40
+
+
+async def test_who_is_answered_while_it_is_read_makes_no_reading_within_reading(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More links than are served before what came is read; each datagram is answered at once, as a refusal is."""
+    monkeypatch.setattr("node.link.udp._LEAST_TURN_S", 10.0)  # however slow this machine is
+    monkeypatch.setattr("node.link.udp._TURN_S", 10.0)
+    node, client = ends
+    assert client.links._socket is not None
+    address = client.links._socket.getsockname()
+    loop = asyncio.get_running_loop()
+    links = [link(node, client, number) for number in range(300)]
+    await asyncio.sleep(0)
+    deepest = 0
+
+    def answer(connection: Connection, event: Event) -> None:
+        nonlocal deepest
+        calls = traceback.walk_stack(sys._getframe())
+        deepest = max(deepest, sum(frame.f_code is UdpLinks._read.__code__ for frame, _ in calls))
+        if isinstance(event, Ended):
+            connection.finish(event.slot, loop.time())
+            node.links.wake(connection)
+
+    come: list[bytes] = []
+    for slot in range(3):
+        for _, here in links:
+            here.open(slot)
+            here.finish(slot, loop.time())
+            come += [data for data, _ in here.datagrams_to_send(loop.time())]
+
+    def take() -> tuple[bytes, object, None]:
+        if not come:
+            raise BlockingIOError
+        return come.pop(0), address, None
+
+    node.links._on_event = answer
+    node.links._take = take  # type: ignore[method-assign,assignment]
+    node.links._readable()
+    assert node.links.came == 900
+    assert deepest == 1
 
 
 class Reading:
