@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from node.link.packet import Data, row, words_in
+from node.errors import LinkError
+from node.link.packet import LONGEST_WORD, Data, row, words_in
 
 
 def parity(older: Sequence[bytes], newer: Sequence[bytes]) -> bytes:
@@ -30,10 +31,12 @@ class Pair:
     def solve(self, known: Mapping[int, bytes]) -> dict[int, bytes]:
         """What follows for one half from the other, which must be words; raises LinkError where they contradict it."""
         for here, there in ((self.older, self.newer), (self.newer, self.older)):
-            words = [known.get(number) for number in here]
-            if None not in words and any(number not in known for number in there):
-                told = row([word for word in words if word is not None])
-                return dict(zip(there, words_in(_xor(self.parity, told), len(there)), strict=True))
+            words = [known[number] for number in here if number in known]
+            if len(words) == len(here) and any(number not in known for number in there):
+                if max(map(len, words)) > LONGEST_WORD:
+                    raise LinkError("A pair of what is too long for it.")
+                others = words_in(_xor(self.parity, row(words)), len(there))
+                return {number: word for number, word in zip(there, others, strict=True) if number not in known}
         return {}
 
 

@@ -264,6 +264,10 @@ def test_random_blocks_break_nothing() -> None:
     rng = random.Random(5)
     made = [
         lambda: Data(rng.randrange(4), rng.randrange(65536), [rng.randbytes(rng.randrange(9)) for _ in range(3)]),
+        lambda: Data(rng.randrange(4), rng.randrange(24), [rng.randbytes(rng.randrange(20))]),
+        lambda: Data(
+            rng.randrange(4), rng.randrange(24), [b"paired"], rng.randint(1, 3), rng.randint(1, 3), rng.randbytes(9)
+        ),
         lambda: Repair(rng.randrange(4), rng.randrange(99), rng.randrange(80), rng.randrange(256), [rng.randbytes(9)]),
         lambda: End(rng.randrange(4), rng.randrange(99), rng.randrange(99), rng.randrange(99)),
         lambda: Stop(rng.randrange(256)),

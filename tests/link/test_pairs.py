@@ -30,6 +30,12 @@ def test_each_half_gives_the_other(older: list[bytes], newer: list[bytes]) -> No
     assert pair.solve({}) == {}
 
 
+def test_what_is_known_is_not_found_again() -> None:
+    """The receiver counts what was found as repaired."""
+    pair = Pair(range(0, 1), range(1, 3), parity([b"one"], [b"two", b"three"]))
+    assert pair.solve({0: b"one", 1: b"two"}) == {2: b"three"}
+
+
 def test_two_packets_in_a_row_are_repaired_by_the_next_two() -> None:
     groups = [[b"one"], [b"two", b"three"], [b"four"], [b""]]
     starts = [0, 1, 3, 4]
@@ -41,10 +47,11 @@ def test_two_packets_in_a_row_are_repaired_by_the_next_two() -> None:
     assert solve(pairs, {0: b"one", 4: b""}) == {1: b"two", 2: b"three", 3: b"four"}
 
 
-def test_a_pair_that_contradicts_what_is_known_is_a_link_error() -> None:
+@pytest.mark.parametrize("known", [b"another word", bytes(16), bytes(300)])
+def test_a_pair_that_contradicts_what_is_known_is_a_link_error(known: bytes) -> None:
     pair = Pair(range(0, 1), range(1, 2), parity([b"abc"], [b"de"]))
     with pytest.raises(LinkError):
-        pair.solve({0: b"another word"})
+        pair.solve({0: known})
 
 
 @given(st.binary(max_size=40), st.integers(1, 15))
