@@ -10,9 +10,10 @@ reply. Slots are opened by the client, from 0 on, and never used twice.
 
 **Packets.** Each has a number of its own and is never sent again; what it carried may be. A packet that carries more
 than acknowledgements asks for one, which goes at once for the first packet, for one that closes a gap and for an end,
-else 20 ms after the last where at least 400 bytes came since then, and 100 ms where they did not. On a full path it
-waits a little for news that it can travel with. Acknowledgements say which packets came (for the path's estimates) and
-which chunks (for the senders). What a packet carries and when it goes is said in `sender` and `schedule`.
+else 20 ms after the last where at least 400 bytes came since then, and 100 ms where they did not. On a full path none
+goes at once, and they wait for news, or a reply, that they can travel with: 0.25 s, or as long as 300 bytes take, at
+most. Acknowledgements say which packets came (for the path's estimates) and which chunks (for the senders). What a
+packet carries and when it goes is said in `sender` and `schedule`.
 
 **Pacing.** Bytes leave at the path's rate; a packet may be early by 10 ms' worth. Where the path is too slow for what
 is to be said, news wait, and travel together; packets grow to what fits 0.4 s of the path.
