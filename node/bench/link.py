@@ -8,6 +8,7 @@ of a chunk is what it needed beyond the path's own delay.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -110,9 +111,9 @@ def interval(values: Sequence[float], rng: random.Random) -> tuple[float, float]
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean."""
+    """The mean; NaN of nothing, which meets no target."""
     listed = list(values)
-    return sum(listed) / len(listed)
+    return sum(listed) / len(listed) if listed else math.nan
 
 
 def measure(cell: Cell, seed: int) -> tuple[list[Figure], dict[str, float]]:
@@ -148,7 +149,7 @@ def figures(cell: Cell, outcomes: dict[str, Outcome], replies: int) -> Iterator[
     )
     limit = cell.stall if not cell.bursts else max(stalls["eloquent"], stalls["floor"]) + (high - low) / 2  # noise
     yield Figure(f"{title}: stall ratio", stalls["link"], "%", at_most=limit, detail=others)
-    delays = added(ours)
+    delays = added(ours) or [math.inf]  # nothing came: no target is met
     if cell.gaps is not None:
         yield Figure(f"{title}: in gaps > 100 ms", mean(map(long_gaps, ours.replies)), "%", at_most=cell.gaps)
     if cell.p95_ms is not None:
@@ -156,7 +157,9 @@ def figures(cell: Cell, outcomes: dict[str, Outcome], replies: int) -> Iterator[
     if cell.p99_ms is not None:
         yield Figure(f"{title}: p99 added delay", percentile(delays, 0.99), "ms", at_most=cell.p99_ms)
     if cell.last_ms is not None:
-        lasts = [1000 * (reply.came[-1] - reply.made[-1] - ours.delay) for reply in ours.replies]
+        lasts = [
+            1000 * (reply.came[-1] - reply.made[-1] - ours.delay) if reply.came else math.inf for reply in ours.replies
+        ]
         yield Figure(f"{title}: last chunk, p95", percentile(lasts, 0.95), "ms", at_most=cell.last_ms)
     if cell.bytes_of_eloquent is not None:
         ratio = ours.bytes / outcomes["eloquent"].bytes

@@ -112,7 +112,7 @@ def _joined(outcomes: Sequence[Outcome]) -> Outcome:
 def _bytes(cell: Cell, outcomes: dict[str, Outcome]) -> Iterator[Figure]:
     """Row 7: bytes on the path beside those of server-sent events."""
     sse = outcomes.get(CUBIC)
-    if sse is not None and cell.conditions.loss:
+    if sse is not None and sse.bytes and cell.conditions.loss:
         ours = outcomes["link"].bytes
         detail = f"{ours:.0f} and {sse.bytes:.0f} bytes a token, both directions, IP included"
         limit = FEWER_BYTES[cell.conditions.rtt]

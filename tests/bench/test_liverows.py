@@ -84,6 +84,15 @@ def test_a_downloads_rate_is_taken_once_it_has_found_its_pace() -> None:
     assert rate([]) == rate([1.0]) == 0.0
 
 
+def test_a_scheme_that_brought_nothing_whole_loses_no_run() -> None:
+    nothing = Outcome((Reply([0.0, 1.0], [], False),), 0.0, 0.05)
+    assert math.isnan(stalls({CUBIC: nothing})[CUBIC])
+    cell = Cell(2, "hopeless", Conditions(rtt=0.15, loss=0.9), Talk(1.0, 1, 2), stall=3, p99_ms=25, last_ms=15)
+    found = list(link.figures(cell, {"link": nothing, CUBIC: nothing}, 1))
+    assert not any(figure.met for figure in found if "whole" in figure.name or "ms" in figure.unit)
+    assert list(liverows._bytes(cell, {"link": nothing, CUBIC: nothing})) == []
+
+
 def test_stalls_are_those_of_whole_replies() -> None:
     whole = Reply([0.0, 1.0], [0.1, 1.2], True)
     broken = Reply([0.0, 1.0], [0.1], False)
