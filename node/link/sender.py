@@ -183,7 +183,7 @@ class Sender:
             ]
             if not symbols:
                 wanted, parity = self._lean(old, new, now - overdue, room, alone)
-                room -= len(parity)
+                room -= len(parity) + DATA_HEAD * (parity != b"" and fresh - 1 in wanted)  # two blocks, not one
             for window in (self._window(old, symbols, room), []):
                 numbers = _fitting(wanted, self._chunks, room - _repair_size(window, self._chunks, symbols))
                 if numbers or not wanted:
@@ -205,7 +205,7 @@ class Sender:
         lost = [n for n in old if n in self._late]
         again = [n for n in old if n not in self._late and (n in self._mended or self._sent[n] < before)]
         parity = self._pair(new) if alone else b""
-        if parity and _size(sorted([*lost, *new]), self._chunks) + len(parity) <= room:
+        if parity and _size(lost, self._chunks) + _size(new, self._chunks) + len(parity) <= room:
             return [*lost, *new, *again], parity  # news before copies, but not before what all news wait for
         again = sorted({*again, *(n for n in old if n in self._previous and n not in self._late)})
         third = [n for n in old if n in self._older and n not in again and n not in lost]

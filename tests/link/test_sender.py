@@ -131,6 +131,19 @@ def test_only_what_goes_last_is_paired() -> None:
     assert numbers(sender.compose(200, 1.2, 9.0, 0, alone=False)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("budget", range(12, 40))
+def test_what_is_paired_is_a_block_of_its_own_and_fits(budget: int) -> None:
+    """The chunk before is lost: as chunks, it and the news would be one block."""
+    sender = filled(1)
+    for now in (1.0, 1.1):
+        sender.compose(200, now, 9.0, 0)
+        sender.push(b"x")
+    sender.got(Got(3, 0, [(2, 0)]), as_of=1.2)
+    blocks = sender.compose(budget, 1.2, 9.0, 0)
+    assert size(blocks) <= budget
+    assert numbers(blocks)[:1] == [0]
+
+
 def test_a_lean_packet_brings_what_is_lost_before_news() -> None:
     """Where there are always more news than find room, nobody would read on before the text's end."""
     sender = filled(40)
