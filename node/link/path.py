@@ -264,15 +264,15 @@ class _Floor:
         return min(self._now, self._before)[0]
 
     def above(self, rtt: float, size: int, capacity: float, now: float) -> float:
-        """By how much a round trip is longer; on a slow path a longer packet takes its time, which is no queue."""
+        """By how much a round trip is longer; on a slow path a longer packet takes its time, which is no queue.
 
-        def bare(one: tuple[float, int]) -> float:
-            return one[0] - (one[1] / capacity if capacity else 0.0)
-
+        A shorter one is not said to have waited for that: where `capacity` is too low, it would never rise again.
+        """
         if now - self._since > self.STRETCH:
             self._before, self._now, self._since = self._now, (rtt, size), now
-        self._now = min(self._now, (rtt, size), key=bare)
-        return bare((rtt, size)) - min(bare(self._now), bare(self._before))
+        self._now = min(self._now, (rtt, size))
+        least, its_size = min(self._now, self._before)
+        return rtt - least - (max(0, size - its_size) / capacity if capacity else 0.0)
 
 
 class _Arrived:

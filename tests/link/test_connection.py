@@ -478,3 +478,29 @@ def test_on_the_fullest_of_paths_acknowledgements_wait_for_news_that_wait_long()
     assert pair.sent[pair.node] == before[1], "an acknowledgement is due, and the line is taken for 0.3 s yet"
     pair.run(0.4)
     assert pair.text(pair.client) == b"wordmore"
+
+
+class Dip(Pair):
+    """A line that carries very little for some seconds."""
+
+    free_at = 0.0
+
+    def drop(self, data: bytes, number: int) -> bool:
+        rate = 400.0 if 10 < self.now < 16 else 40e3
+        self.free_at = max(self.free_at, self.now) + (len(data) + 28) / rate
+        self.delay = self.free_at - self.now + 0.03
+        return False
+
+
+def test_a_line_that_was_full_for_some_seconds_is_used_again() -> None:
+    """What gathered meanwhile leaves in long packets: that short ones are no quicker is no sign of a queue."""
+    pair = Dip()
+    pair.ask()
+    pair.run(1.0)
+    behind = []
+    for number in range(1400):
+        pair.node.send(0, b"%4d " % number, pair.now)
+        pair.run(0.05)
+        behind.append(pair.node.unacknowledged())
+    assert max(behind[200:400]) > 300
+    assert max(behind[1000:]) < 100

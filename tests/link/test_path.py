@@ -226,12 +226,33 @@ def test_a_queue_is_gone_after_a_silence() -> None:
     assert path.rate > 1.3 * limit
 
 
-def test_a_shorter_packet_is_no_sign_of_a_longer_path() -> None:
-    """It arrives sooner, even with some queue: the least round trip is the one that is least for its length."""
+def test_a_longer_packet_takes_its_time() -> None:
     floor = _Floor()
-    assert floor.above(0.3 + 100 / 600, 100, 600.0, 0.0) == pytest.approx(0.0)
-    assert floor.above(0.3 + 60 / 600 + 0.03, 60, 600.0, 1.0) == pytest.approx(0.03)
-    assert floor.above(0.3 + 100 / 600 + 0.02, 100, 600.0, 2.0) == pytest.approx(0.02)
+    assert floor.above(0.3 + 60 / 600, 60, 600.0, 0.0) == pytest.approx(0.0)
+    assert floor.above(0.3 + 100 / 600 + 0.02, 100, 600.0, 1.0) == pytest.approx(0.02)
+    assert floor.above(0.3 + 60 / 600 + 0.03, 60, 600.0, 2.0) == pytest.approx(0.03)
+
+
+def test_a_shorter_packet_did_not_wait_because_a_longer_one_was_as_quick() -> None:
+    """The path carries far more than is thought: nothing must tell of a queue."""
+    floor = _Floor()
+    assert floor.above(0.06, 1100, 200.0, 0.0) == pytest.approx(0.0)
+    assert floor.above(0.06, 60, 200.0, 1.0) <= 0.0
+
+
+@pytest.mark.parametrize("delay", [0.06, 0.6])
+def test_a_path_that_was_full_for_some_seconds_is_used_again(delay: float) -> None:
+    narrow = Narrow(40e3, delay)
+    narrow.run(20)
+    narrow.rate = 300.0
+    narrow.run(6)
+    assert narrow.path.tight
+    narrow.rate = 40e3
+    narrow.free_at = narrow.now
+    for _ in range(120):  # what gathered leaves in long packets, and short ones follow
+        narrow.run(0.1, 400)
+        narrow.run(0.5, 40)
+    assert narrow.path.rate > 1000
 
 
 def test_what_came_after_a_silence_is_counted_from_there() -> None:
