@@ -37,6 +37,7 @@ _MAX_LOOKUPS = 32
 _MAX_ADDRESSES = 8
 _CAPABILITIES = re.compile(r"[a-z0-9-]{1,16}(,[a-z0-9-]{1,16}){0,7}")
 _CONFLICT_LOG_S = 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before it is tried again to be on the network
 
 Hinted = Callable[[Place], None]
 
@@ -126,10 +127,21 @@ class Discovery:
         self._stirred()
 
     async def _bring_up(self, found: tuple[Interface, ...]) -> None:
-        """Be on these interfaces: say so there, and ask there who else is."""
+        """Be on these interfaces; where that fails, try again after a pause, until there are others.
+
+        An address is there before it can be used: while the kernel asks whether somebody else has it, for a second or
+        two, nothing leaves from it, and when that is over nothing about it has changed.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while found is self._watch.known and not await self._brought_up(found):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _brought_up(self, found: tuple[Interface, ...]) -> bool:
+        """Say on these interfaces that this node is there, and ask who else is; whether that could be done."""
         choice = _choice(found)
         if not choice:
-            return
+            return True
         async with self._updating:
             try:
                 if self._zeroconf is None:
@@ -143,6 +155,8 @@ class Discovery:
             except (OSError, RuntimeError, ZeroconfError, TimeoutError) as error:
                 reason = str(error) or type(error).__name__
                 log.warning("neighbours cannot be found by multicast now", extra={"reason": reason})
+                return False
+        return True
 
     async def _announce(self, zeroconf: AsyncZeroconf, found: Sequence[Interface]) -> None:
         info = announcement(self._identity, self._port, self._capabilities, self._profile, found)

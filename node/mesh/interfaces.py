@@ -16,6 +16,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import ifaddr
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 _SETTLE_S = 0.3  # one change is many messages
 _POLL_S = 3.0
 _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40
+_IPV6_TABLE = Path("/proc/thread-self/net/if_inet6")
+_TENTATIVE, _DUPLICATE = 0x40, 0x08
 _GROUPS = 0x1 | 0x10 | 0x100  # RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
 
 
@@ -39,14 +42,15 @@ class Interface:
 
 
 def present(names: Sequence[str] = ()) -> tuple[Interface, ...]:
-    """The interfaces with these names (empty: all), without loopback."""
+    """The interfaces with these names (empty: all), without loopback, and their addresses that can be used."""
     found = []
+    unusable = _unusable()
     for adapter in ifaddr.get_adapters():
         if adapter.index is None or (names and adapter.nice_name not in names):
             continue
         texts = [ip.ip if isinstance(ip.ip, str) else ip.ip[0] for ip in adapter.ips]
         addresses = [ipaddress.ip_address(text) for text in texts]
-        usable = [address for address in addresses if not address.is_loopback]
+        usable = [one for one in addresses if not one.is_loopback and (one, adapter.index) not in unusable]
         ipv4 = tuple(sorted(str(address) for address in usable if address.version == 4))
         ipv6 = tuple(sorted(str(address) for address in usable if address.version == 6))
         if ipv4 or ipv6:
@@ -70,6 +74,7 @@ class Watch:
         self._socket = _netlink()
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket, self._drain)
+        self.known = present(self._names)  # what changed until now was not told
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -105,6 +110,20 @@ class Watch:
         except OSError as error:  # messages were lost, which is a message too
             log.debug("netlink: %s", error)
         self._stirred.set()
+
+
+def _unusable() -> set[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]:
+    """IPv6 addresses, with their interface, that the kernel still asks the network about, or that somebody else has.
+
+    Nothing leaves from them; and when the second or two of asking are over, the kernel tells.
+    """
+    found: set[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]] = set()
+    with contextlib.suppress(OSError):  # another system, or one without IPv6
+        for line in _IPV6_TABLE.read_text().splitlines():
+            address, index, _, _, flags, *_ = line.split()
+            if int(flags, 16) & (_TENTATIVE | _DUPLICATE):
+                found.add((ipaddress.IPv6Address(int(address, 16)), int(index, 16)))
+    return found
 
 
 def _netlink() -> socket.socket | None:

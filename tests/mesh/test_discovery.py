@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo
 
+from node.mesh import discovery as module
 from node.mesh.discovery import SERVICE, Discovery, announcement, understood
 from node.mesh.identity import Identity
 from node.mesh.interfaces import Interface
@@ -193,3 +194,27 @@ def test_two_hosts_on_a_wire_with_a_liar(tmp_path: Path) -> None:
     assert any(address.startswith("fe80::") and "%" in address for address in seen["addresses"])
     assert seen["seen"] == [other.id]
     assert json.dumps(seen)
+
+
+async def test_a_network_that_cannot_be_used_yet_is_tried_again_until_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[list[str | int]] = []
+
+    class Failing:
+        def __init__(self, interfaces: list[str | int], ip_version: object) -> None:
+            tries.append(interfaces)
+            raise OSError("Cannot assign requested address")
+
+    monkeypatch.setattr(module, "AsyncZeroconf", Failing)
+    monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.01)
+    one = Discovery(Fleet(tmp_path).node("n"), 8470, [], "", [], lambda _: None, lambda _: None, lambda: None)
+    one._watch.known = found = (WIRED,)
+    trying = asyncio.create_task(one._bring_up(found))
+    await until(lambda: len(tries) == 3)
+    assert tries[0] == ["10.0.0.7", 2]
+    assert "cannot be found by multicast" in caplog.text
+    one._watch.known = ()
+    await asyncio.wait_for(trying, 10)
+    await one._bring_up(())
+    assert len(tries) == 3, "there is nothing to be on"

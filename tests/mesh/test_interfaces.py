@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
+import time
+from pathlib import Path
 
 import pytest
 
+from node.mesh import interfaces
 from node.mesh.interfaces import Interface, Watch, present
 from tests.mesh.nodes import until
 from tests.support.namespaces import Wire, skip_unless_possible
@@ -22,10 +26,32 @@ def test_only_the_named_ones() -> None:
     assert present(["no-such-interface"]) == ()
 
 
+def test_addresses_that_cannot_be_used_yet_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "if_inet6"
+    monkeypatch.setattr(interfaces, "_IPV6_TABLE", table)
+    assert interfaces._unusable() == set()
+    table.write_text(
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+        "fe800000000000000000000000000001 02 40 20 80     eth0\n"
+        "fe800000000000000000000000000002 02 40 20 c0     eth0\n"
+        "fe800000000000000000000000000003 0a 40 20 c8     eth1\n"
+    )
+    asked, taken = ipaddress.IPv6Address("fe80::2"), ipaddress.IPv6Address("fe80::3")
+    assert interfaces._unusable() == {(asked, 2), (taken, 10)}
+
+
+def test_an_address_is_there_once_nobody_else_has_it() -> None:
+    skip_unless_possible()
+    with Wire(1, prefix="opj", ipv4=False) as wire:
+        changes: list[tuple[Interface, ...]] = wire.on(1, lambda: asyncio.run(_watched(wire)))
+        assert [change for change in changes if any(one.up and one.ipv6 for one in change)]
+
+
 def test_one_that_comes_goes_and_changes() -> None:
     skip_unless_possible()
     with Wire(1, prefix="opi") as wire:
-        (found,) = wire.on(1, present)
+        while not (found := wire.on(1, present)[0]).ipv6:
+            time.sleep(0.05)  # the kernel asks first whether somebody else has the address
         assert (found.name, found.ipv4, found.up) == ("eth0", ("10.91.0.1",), True)
         assert found.ipv6[0].startswith("fe80::")
         changes: list[tuple[Interface, ...]] = wire.on(1, lambda: asyncio.run(_watched(wire)))
