@@ -146,7 +146,7 @@ def main(words: list[str]) -> int:
     relay = Relay((int(words[1]), int(words[2])), what, int(words[3]) if words[3:] else None)
     print("carrying", flush=True)  # noqa: T201  # its parent waits for it
     relay.carry(lambda: bool(asked) or os.getppid() != parent)
-    print(msgspec.json.encode(relay.carried).decode(), flush=True)  # noqa: T201
+    print(msgspec.json.encode(relay.carried).decode(), flush=True)  # noqa: T201  # its parent reads it
     return 0
 
 
